@@ -1,0 +1,56 @@
+# Makes the project's own Python environment; sourced by the other scripts.
+#   . scripts/env.sh EXTRAS        e.g.  . scripts/env.sh embedded,test
+# One lock file (requirements.lock) pins every package with its hashes. When nothing has changed
+# since the last time this costs a few milliseconds. MERGUS_VENV chooses where the environment lives.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+venv=${MERGUS_VENV:-$root/.venv}
+uv_version=0.13.7
+
+say() { printf '%s\n' "· $*" >&2; }
+die() { printf '%s\n' "error: $*" >&2; exit 1; }
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3 python3.11 python3.12 python3.13; do
+    [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 || continue
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  die "Python 3.11 or newer is needed; set PYTHON to one"
+}
+
+# install EXTRAS: idempotent, and safe when two scripts start at once
+install() {
+  local extras=$1 stamp python
+  stamp="$venv/.mergus-${extras//,/-}-$(cat requirements.lock pyproject.toml | cksum | tr ' ' '-')-$(printf '%s' "$root" | cksum | tr ' ' '-')"
+  [ -f "$stamp" ] && return
+  (
+    if command -v flock >/dev/null 2>&1; then
+      flock 9
+    fi
+    [ -f "$stamp" ] && exit 0
+    if [ ! -x "$venv/bin/python" ]; then
+      python=$(find_python)
+      say "making the environment with $("$python" --version) (first time only)"
+      "$python" -m venv "$venv" ||
+        die "'$python -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv"
+    fi
+    if [ "$("$venv/bin/uv" --version 2>/dev/null | cut -d' ' -f2)" != "$uv_version" ]; then
+      say "installing uv $uv_version"
+      "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version"
+    fi
+    say "installing what requirements.lock names for [$extras]"
+    VIRTUAL_ENV="$venv" "$venv/bin/uv" pip install --constraint requirements.lock --editable ".[$extras]" >&2
+    rm -f "$venv/.mergus-${extras//,/-}-"*
+    touch "$stamp"
+  ) 9>"$root/.venv.lock" || exit 1
+}
+
+install "${1:?extras}"
+shift
+export PATH="$venv/bin:$PATH"
+unset PYTHONHOME
