@@ -1,0 +1,222 @@
+"""The one settings object.
+
+Read from `MERGUS_*` variables, then from `connection.env` in the state directory (written while an
+embedded stack runs), then from the defaults here. The reference page in OPERATIONS.md is generated from
+these fields, so a description is written for an operator. Secrets are `SecretStr` and reach no log.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from dotenv import dotenv_values
+from pydantic import AfterValidator, AliasChoices, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from mergus.errors import SetupError
+
+CONNECTION_FILE = "connection.env"
+DEFAULT_NAME = "lake"
+
+
+def _state_dir() -> Path:
+    return Path(os.environ.get("MERGUS_STATE_DIR") or ".mergus")
+
+
+def _with_slash(path: str | None) -> str | None:
+    return path.rstrip("/") + "/" if path else None
+
+
+def _warehouse(text: str) -> str:
+    if "://" in text:
+        return text.rstrip("/")
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", text):
+        return text
+    raise ValueError("a name of letters, digits, - and _, or an s3:// or file:// location, is needed")
+
+
+def _or_aws(name: str, *aws: str) -> AliasChoices:
+    """Ours first, then the variable that AWS tools read."""
+    return AliasChoices(f"MERGUS_{name.upper()}", *aws)
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="MERGUS_", extra="ignore", populate_by_name=True, frozen=True, env_ignore_empty=True
+    )
+
+    host: str = Field("127.0.0.1", description="Address to serve on.")
+    port: int = Field(8181, ge=0, le=65535, description="Port to serve on; 0 lets the system choose.")
+    workers: int = Field(1, ge=1, le=256, description="Server processes.")
+    state_dir: Annotated[Path, AfterValidator(lambda p: Path(p).expanduser().absolute())] = Field(
+        default_factory=_state_dir,
+        validate_default=True,
+        description="Where `mergus dev` keeps its data, keys and `connection.env`. Default: `.mergus` in "
+        "the current directory.",
+    )
+
+    warehouse: Annotated[str, AfterValidator(_warehouse)] = Field(
+        DEFAULT_NAME,
+        description="Name of the warehouse: what clients give as `warehouse`, and the prefix of request paths. Or a "
+        "location, `s3://bucket/path` or `file:///dir`: a new lake then keeps its data in `data/` below it, and the "
+        "name is `lake`.",
+    )
+    data_path: Annotated[str | None, AfterValidator(_with_slash)] = Field(
+        None,
+        description="DuckLake's `DATA_PATH`. Default: `data/` in the warehouse's location, or a bucket on the "
+        "embedded store of `mergus dev`. An existing lake has its own, and anything else is refused.",
+    )
+
+    postgres_dsn: SecretStr | None = Field(
+        None,
+        description="Postgres that holds the DuckLake catalog, as URI or `key=value` string. `mergus dev` "
+        "starts its own when this is unset.",
+    )
+    metadata_schema: str = Field(
+        "public", min_length=1, max_length=40, description="Postgres schema of the `ducklake_*` tables."
+    )
+    pool_min: int = Field(1, ge=0, description="Postgres connections that a server process keeps open.")
+    pool_max: int = Field(10, ge=1, description="Postgres connections that a server process may open.")
+    pool_timeout: float = Field(
+        5, gt=0, description="Seconds a request waits for a connection before it is answered 503."
+    )
+    lock_timeout: float = Field(
+        10, gt=0, description="Seconds a commit waits for other writers before it is answered 503."
+    )
+    statement_timeout: float = Field(30, gt=0, description="Seconds one SQL statement may take.")
+
+    s3_endpoint: str | None = Field(
+        None,
+        validation_alias=_or_aws("s3_endpoint", "AWS_ENDPOINT_URL_S3"),
+        description="S3 endpoint URL; unset means AWS (or, for `mergus dev`, the embedded store).",
+    )
+    s3_region: str = Field(
+        "us-east-1",
+        validation_alias=_or_aws("s3_region", "AWS_REGION", "AWS_DEFAULT_REGION"),
+        description="S3 region.",
+    )
+    s3_access_key_id: str | None = Field(
+        None,
+        validation_alias=_or_aws("s3_access_key_id", "AWS_ACCESS_KEY_ID"),
+        description="S3 access key; unset means the default AWS credential chain.",
+    )
+    s3_secret_access_key: SecretStr | None = Field(
+        None,
+        validation_alias=_or_aws("s3_secret_access_key", "AWS_SECRET_ACCESS_KEY"),
+        description="S3 secret key.",
+    )
+    s3_session_token: SecretStr | None = Field(
+        None,
+        validation_alias=_or_aws("s3_session_token", "AWS_SESSION_TOKEN"),
+        description="Session token that goes with temporary S3 keys.",
+    )
+    s3_path_style: bool | None = Field(
+        None,
+        description="Address buckets as `endpoint/bucket`. Default: yes when an endpoint is set.",
+    )
+
+    page_size: int = Field(
+        1000, ge=1, le=10_000, description="Most entries in one page of a listing; clients may ask for fewer."
+    )
+    max_body_bytes: int = Field(
+        16 * 1024 * 1024, ge=1024, description="Largest request body; a larger one is answered 413."
+    )
+    shutdown_grace: int = Field(
+        20, ge=0, description="Seconds that requests in flight get to finish when the server is stopped."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Log level.")
+    log_format: Literal["json", "text"] = Field("json", description="Log format: JSON lines, or plain text.")
+
+    postgres_port: int | None = Field(
+        None, description="`mergus dev`: port of the embedded Postgres. Default: a free one, then kept."
+    )
+    s3_port: int | None = Field(
+        None, description="`mergus dev`: port of the embedded S3 store. Default: a free one, then kept."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        connection = DotEnvSettingsSource(settings_cls, env_file=_state_dir() / CONNECTION_FILE)
+        return init_settings, env_settings, connection
+
+    @property
+    def dsn(self) -> str:
+        if self.postgres_dsn is None:
+            raise SetupError(
+                "no Postgres is named: set MERGUS_POSTGRES_DSN, or start an embedded one with `mergus dev`"
+            )
+        return self.postgres_dsn.get_secret_value()
+
+    @property
+    def annex_schema(self) -> str:
+        """Postgres schema of our own tables; one per DuckLake, so that lakes may share a database."""
+        return "mergus" if self.metadata_schema == "public" else f"mergus_{self.metadata_schema}"
+
+    @property
+    def prefix(self) -> str:
+        """The warehouse's name, as it stands in request paths."""
+        return DEFAULT_NAME if "://" in self.warehouse else self.warehouse
+
+    @property
+    def new_data_path(self) -> str | None:
+        """Where a lake that does not exist yet would keep its data."""
+        return self.data_path or (f"{self.warehouse}/data/" if "://" in self.warehouse else None)
+
+    @property
+    def path_style(self) -> bool:
+        return self.s3_path_style if self.s3_path_style is not None else self.s3_endpoint is not None
+
+    def shown(self) -> dict[str, Any]:
+        """The effective values, fit to be printed."""
+        values = self.model_dump(mode="json")
+        if self.postgres_dsn is not None:
+            values["postgres_dsn"] = hide_password(self.postgres_dsn.get_secret_value())
+        return values
+
+
+def hide_password(text: str) -> str:
+    """Blanks the password in a Postgres URI or `key=value` string, wherever in a text it stands."""
+    text = re.sub(r"(?<=://)([^:/?#@\s]*):[^@/\s]*@", r"\1:***@", text)
+    return re.sub(r"(?i)(password\s*=\s*)('(?:\\.|[^'\\])*'|[^\s&'\"]+)", r"\1***", text)
+
+
+def load_settings(**overrides: object) -> Settings:
+    """Settings from the environment; a bad value becomes a message that names the variable."""
+    try:
+        return Settings(**{k: v for k, v in overrides.items() if v is not None})  # pyright: ignore[reportArgumentType]
+    except ValidationError as e:
+        lines = [
+            f"  MERGUS_{str(err['loc'][-1]).upper().removeprefix('MERGUS_')}: {err['msg']}"
+            for err in e.errors(include_input=False)
+        ]
+        raise SetupError("settings that cannot be used:\n" + "\n".join(lines)) from None
+
+
+def connection_uri() -> str | None:
+    """The server that a client here should speak to: MERGUS_URI, or the one that `mergus dev` runs."""
+    return os.environ.get("MERGUS_URI") or dotenv_values(_state_dir() / CONNECTION_FILE).get("MERGUS_URI")
+
+
+def reference() -> str:
+    """The configuration reference as a Markdown table (OPERATIONS.md holds a copy that a test compares)."""
+    rows = ["| Variable | Default | Meaning |", "| --- | --- | --- |"]
+    for name, field in Settings.model_fields.items():
+        alias = field.validation_alias
+        others = [f"`{c}`" for c in alias.choices[1:]] if isinstance(alias, AliasChoices) else []
+        default = "" if field.default_factory or field.default is None else f"`{field.default}`"
+        meaning = (field.description or "") + (f" Falls back to {', '.join(others)}." if others else "")
+        rows.append(f"| `MERGUS_{name.upper()}` | {default} | {meaning} |")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,117 @@
+"""Every failure Mergus knows, as one tree.
+
+    MergusError
+    ├── SetupError                       the command line: says what is wrong and what to do, exit 1
+    └── ApiError                         the wire: {"error": {"message", "type", "code"}}
+        ├── BadRequest                   400  BadRequestException
+        ├── Forbidden                    403  ForbiddenException
+        ├── NotFound                     404  NotFoundException
+        │   ├── NoSuchWarehouse          404  NoSuchWarehouseException
+        │   └── NoSuchNamespace          404  NoSuchNamespaceException
+        ├── MethodNotAllowed             405  MethodNotAllowedException
+        ├── UnsupportedOperation         406  UnsupportedOperationException
+        ├── Conflict                     409
+        │   ├── AlreadyExists            409  AlreadyExistsException
+        │   └── NamespaceNotEmpty        409  NamespaceNotEmptyException
+        ├── PayloadTooLarge              413  PayloadTooLargeException
+        ├── UnprocessableEntity          422  UnprocessableEntityException
+        ├── InternalServerError          500  InternalServerError
+        │   └── CommitStateUnknown       500  CommitStateUnknownException
+        └── ServiceUnavailable           503  ServiceUnavailableException, with Retry-After
+
+Iceberg's Java client picks the exception it throws from status *and* type, so `type` is part of the
+protocol and never changes for beauty. A message is read by a person at night: it names the thing and
+the reason, and never holds a secret, a stack trace or SQL.
+"""
+
+from typing import ClassVar
+
+
+class MergusError(Exception):
+    """Base of everything raised on purpose."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class SetupError(MergusError):
+    """Something around the server is not as it must be; the message says what to do about it."""
+
+
+class ApiError(MergusError):
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "InternalServerError"
+    headers: ClassVar[dict[str, str]] = {}
+
+
+class BadRequest(ApiError):
+    status = 400
+    type = "BadRequestException"
+
+
+class Forbidden(ApiError):
+    status = 403
+    type = "ForbiddenException"
+
+
+class NotFound(ApiError):
+    status = 404
+    type = "NotFoundException"
+
+
+class NoSuchWarehouse(NotFound):
+    type = "NoSuchWarehouseException"
+
+
+class NoSuchNamespace(NotFound):
+    type = "NoSuchNamespaceException"
+
+
+class MethodNotAllowed(ApiError):
+    status = 405
+    type = "MethodNotAllowedException"
+
+
+class UnsupportedOperation(ApiError):
+    status = 406
+    type = "UnsupportedOperationException"
+
+
+class Conflict(ApiError):
+    status = 409
+    type = "ConflictException"
+
+
+class AlreadyExists(Conflict):
+    type = "AlreadyExistsException"
+
+
+class NamespaceNotEmpty(Conflict):
+    type = "NamespaceNotEmptyException"
+
+
+class PayloadTooLarge(ApiError):
+    status = 413
+    type = "PayloadTooLargeException"
+
+
+class UnprocessableEntity(ApiError):
+    status = 422
+    type = "UnprocessableEntityException"
+
+
+class InternalServerError(ApiError):
+    pass
+
+
+class CommitStateUnknown(InternalServerError):
+    """The connection broke while COMMIT was under way: it may or may not have happened."""
+
+    type = "CommitStateUnknownException"
+
+
+class ServiceUnavailable(ApiError):
+    status = 503
+    type = "ServiceUnavailableException"
+    headers: ClassVar[dict[str, str]] = {"Retry-After": "1"}

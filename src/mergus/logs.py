@@ -1,0 +1,57 @@
+"""Logs: one JSON object a line, with the request id of whatever request was under way.
+
+Free text never carries a secret: everything that goes through here is passed by `hide_password` first.
+"""
+
+import logging
+import sys
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from mergus.config import Settings, hide_password
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+
+log = logging.getLogger("mergus")
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": hide_password(record.getMessage()),
+        }
+        if (rid := request_id.get()) is not None:
+            line["request_id"] = rid
+        line.update(getattr(record, "fields", {}))
+        if record.exc_info:
+            line["exception"] = hide_password(self.formatException(record.exc_info))
+        return orjson.dumps(line, default=str).decode()
+
+
+class TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {k}={v}" for k, v in getattr(record, "fields", {}).items())
+        rid = f" request_id={r}" if (r := request_id.get()) else ""
+        text = f"{record.levelname:<7} {record.name}: {record.getMessage()}{fields}{rid}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return hide_password(text)
+
+
+def configure(settings: Settings) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
+    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    # uvicorn brings handlers of its own: everything goes through ours instead, and the access log is the
+    # one that the request boundary writes
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = name != "uvicorn.access"
+    logging.getLogger("psycopg.pool").setLevel("ERROR" if settings.log_level != "DEBUG" else "DEBUG")

@@ -1,0 +1,82 @@
+"""Child processes that never outlive us.
+
+Each is in a session of its own, so that Ctrl-C reaches only us and we stop them in order; and each asks the
+kernel to be ended when we are gone, so that not even kill -9 leaves one behind.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from mergus.errors import SetupError
+
+LOG_KEPT_BYTES = 10 * 1024 * 1024
+
+
+def end_with_parent(signum: int = signal.SIGTERM) -> None:
+    """Linux: the kernel sends this process a signal when its parent ends."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signum)
+
+
+class Child:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stop_signal: int = signal.SIGTERM,
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._stop_signal = stop_signal
+        if log.exists() and log.stat().st_size > LOG_KEPT_BYTES:
+            log.replace(log.with_suffix(".1.log"))
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=end_with_parent,  # noqa: PLW1509  (we start children from one thread only)
+            )
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not ready():
+            if not self.running:
+                raise SetupError(f"{self.name} ended at once; the end of its log:\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise SetupError(f"{self.name} is not ready after {seconds:.0f} s; the end of its log:\n{self.tail()}")
+            time.sleep(0.05)
+
+    def tail(self, lines: int = 15) -> str:
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - 16_384))
+            text = file.read().decode(errors="replace")
+        return "\n".join("  " + line for line in text.splitlines()[-lines:])
+
+    def stop(self, seconds: float = 30) -> None:
+        if self.running:
+            self._process.send_signal(self._stop_signal)
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
