@@ -1,0 +1,1 @@
+"""Objects on s3:// and file://, addressed by one Location type."""
