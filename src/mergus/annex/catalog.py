@@ -1,0 +1,15 @@
+"""The one row that every process serving a lake shares."""
+
+from typing import Final
+
+from mergus.ducklake.connect import Conn
+from mergus.errors import ServiceUnavailable
+
+READ: Final = "SELECT token_key FROM catalog"
+
+
+async def read_token_key(conn: Conn) -> bytes:
+    row = await (await conn.execute(READ)).fetchone()
+    if row is None:
+        raise ServiceUnavailable("The lake is not set up; run `mergus init`")
+    return bytes(row[0])

@@ -1,0 +1,198 @@
+"""What we add to the Postgres of a DuckLake, and how it is taken away again.
+
+- our own schema, built by the numbered files in `migrations/`, each in one transaction, never changed once
+  released;
+- indexes on `ducklake_*` tables, which have none beyond five primary keys. Built CONCURRENTLY: a large lake is
+  adopted without holding up its writers;
+- a trigger on `ducklake_snapshot` that notifies channel `<our schema>_snapshot`.
+
+All of it is under one advisory lock, taken by polling: a process that *waited* for the lock inside a statement
+would hold a snapshot, for which CREATE INDEX CONCURRENTLY waits in turn, forever.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Final, LiteralString
+
+from psycopg import Connection, sql
+
+from mergus.config import Settings
+from mergus.errors import SetupError
+
+Progress = Callable[[str], None]
+Db = Connection[tuple[Any, ...]]
+
+LOCK_WAIT_SECONDS = 300
+TRIGGER: Final = "mergus_notify_snapshot"
+
+# name, table, expression and condition. Every name begins with `mergus_`: that is how they are found again.
+INDEXES: Final[tuple[tuple[LiteralString, LiteralString, LiteralString], ...]] = (
+    ("mergus_schema_name", "ducklake_schema", "(schema_name) WHERE end_snapshot IS NULL"),
+    (
+        "mergus_schema_lower_name",
+        "ducklake_schema",
+        '(lower(schema_name COLLATE "C")) WHERE end_snapshot IS NULL',
+    ),
+    ("mergus_table_schema", "ducklake_table", "(schema_id, table_name) WHERE end_snapshot IS NULL"),
+    ("mergus_view_schema", "ducklake_view", "(schema_id, view_name) WHERE end_snapshot IS NULL"),
+    ("mergus_macro_schema", "ducklake_macro", "(schema_id, macro_name) WHERE end_snapshot IS NULL"),
+)
+
+CREATE_LEDGER: Final = """
+    CREATE TABLE IF NOT EXISTS migration (
+        number integer PRIMARY KEY,
+        name text NOT NULL,
+        checksum text NOT NULL,
+        applied_at timestamptz NOT NULL DEFAULT now()
+    )
+"""
+LEDGER_EXISTS: Final = "SELECT to_regclass(%s || '.migration') IS NOT NULL"
+READ_LEDGER: Final = "SELECT number, name, checksum FROM migration ORDER BY number"
+WRITE_LEDGER: Final = "INSERT INTO migration (number, name, checksum) VALUES (%s, %s, %s)"
+TRY_LOCK: Final = "SELECT pg_try_advisory_lock(hashtextextended('mergus init ' || %s, 0))"
+UNLOCK: Final = "SELECT pg_advisory_unlock(hashtextextended('mergus init ' || %s, 0))"
+
+READ_INDEXES: Final = """
+    SELECT c.relname, i.indisvalid
+    FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
+    WHERE t.relnamespace = %s::regnamespace AND c.relname LIKE 'mergus\\_%%'
+"""
+TRIGGER_EXISTS: Final = """
+    SELECT EXISTS (SELECT FROM pg_trigger
+                   WHERE tgrelid = to_regclass('ducklake_snapshot') AND tgname = %s AND tgenabled <> 'D')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    number: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def migrations() -> list[Migration]:
+    found: list[Migration] = []
+    for file in files("mergus.annex.migrations").iterdir():
+        if file.name.endswith(".sql"):
+            number, _, name = file.name.removesuffix(".sql").partition("_")
+            found.append(Migration(int(number), name, file.read_text()))
+    return sorted(found, key=lambda m: m.number)
+
+
+@contextmanager
+def exclusive(conn: Db, settings: Settings, progress: Progress) -> Generator[None]:
+    """One process at a time sets a lake up."""
+    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    waiting = False
+    while not _one(conn, TRY_LOCK, settings.metadata_schema):
+        if time.monotonic() > deadline:
+            raise SetupError("another process has been setting this lake up for minutes; look for a stuck one")
+        if not waiting:
+            progress("another process is setting this lake up; waiting for it")
+            waiting = True
+        time.sleep(0.1)
+    try:
+        yield
+    finally:
+        if not conn.closed:
+            conn.execute(UNLOCK, (settings.metadata_schema,))
+
+
+def pending(conn: Db, settings: Settings) -> list[str]:
+    """What `apply` would do, in words; empty when there is nothing to do."""
+    todo = [f"migration {m.number:04} {m.name}" for m in _missing_migrations(conn, settings)]
+    todo += [f"index {name}" for name, _, _ in _missing_indexes(conn, settings)]
+    if not has_trigger(conn):
+        todo.append(f"trigger {TRIGGER}")
+    return todo
+
+
+def has_trigger(conn: Db) -> bool:
+    return bool(_one(conn, TRIGGER_EXISTS, TRIGGER))
+
+
+def apply(conn: Db, settings: Settings, progress: Progress) -> None:
+    """Brings the annex up to date; call inside `exclusive`. Does nothing, quickly, when it is."""
+    if not pending(conn, settings):
+        return
+    annex = sql.Identifier(settings.annex_schema)
+    with conn.transaction():
+        conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(annex))
+        conn.execute(CREATE_LEDGER)
+    for migration in _missing_migrations(conn, settings):
+        progress(f"migration {migration.number:04} {migration.name}")
+        with conn.transaction():
+            conn.execute(migration.text.encode())
+            conn.execute(WRITE_LEDGER, (migration.number, migration.name, migration.checksum))
+    for name, table, what in _missing_indexes(conn, settings):
+        progress(f"index {name} on {table}")
+        lake = sql.Identifier(settings.metadata_schema)
+        # one that failed half way is there but not valid, and IF NOT EXISTS would leave it so
+        drop = sql.SQL("DROP INDEX IF EXISTS {}.{}").format(lake, sql.Identifier(name))
+        create = sql.SQL("CREATE INDEX CONCURRENTLY {} ON {}.{} {}")
+        conn.execute("SET statement_timeout = 0")
+        conn.execute("SET lock_timeout = 0")
+        conn.execute(drop)
+        conn.execute(create.format(sql.Identifier(name), lake, sql.Identifier(table), sql.SQL(what)))
+    if not has_trigger(conn):
+        progress(f"trigger {TRIGGER}")
+        conn.execute(
+            sql.SQL(
+                "CREATE OR REPLACE TRIGGER {} AFTER INSERT ON ducklake_snapshot FOR EACH ROW "
+                "EXECUTE FUNCTION {}.notify_snapshot({})"
+            ).format(sql.Identifier(TRIGGER), annex, sql.Literal(channel(settings)))
+        )
+
+
+def remove(conn: Db, settings: Settings, progress: Progress) -> None:
+    """Takes everything of ours away: what is left is a plain DuckLake. Call inside `exclusive`."""
+    for name in sorted(_present_indexes(conn, settings)):
+        progress(f"index {name}")
+        lake = sql.Identifier(settings.metadata_schema)
+        conn.execute(sql.SQL("DROP INDEX IF EXISTS {}.{}").format(lake, sql.Identifier(name)))
+    progress(f"trigger and schema {settings.annex_schema}")
+    with conn.transaction():
+        conn.execute(sql.SQL("DROP TRIGGER IF EXISTS {} ON ducklake_snapshot").format(sql.Identifier(TRIGGER)))
+        conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(settings.annex_schema)))
+
+
+def channel(settings: Settings) -> str:
+    """The NOTIFY channel on which every new snapshot id of this lake is told."""
+    return f"{settings.annex_schema}_snapshot"
+
+
+def _missing_migrations(conn: Db, settings: Settings) -> list[Migration]:
+    known = migrations()
+    quoted = sql.Identifier(settings.annex_schema).as_string(conn)
+    applied = conn.execute(READ_LEDGER).fetchall() if _one(conn, LEDGER_EXISTS, quoted) else []
+    by_number = {m.number: m for m in known}
+    for number, name, checksum in applied:
+        if number not in by_number:
+            raise SetupError(f"this lake was set up by a newer Mergus (migration {number:04} {name}); use that version")
+        if by_number[number].checksum != checksum:
+            raise SetupError(f"migration {number:04} {name} is not the one that this lake was set up with")
+    done = {row[0] for row in applied}
+    return [m for m in known if m.number not in done]
+
+
+def _present_indexes(conn: Db, settings: Settings) -> dict[str, bool]:
+    schema = sql.Identifier(settings.metadata_schema).as_string(conn)
+    return dict(conn.execute(READ_INDEXES, (schema,)).fetchall())  # pyright: ignore[reportArgumentType,reportCallIssue]
+
+
+def _missing_indexes(conn: Db, settings: Settings) -> list[tuple[LiteralString, LiteralString, LiteralString]]:
+    present = _present_indexes(conn, settings)
+    return [index for index in INDEXES if not present.get(index[0])]
+
+
+def _one(conn: Db, query: Any, *args: object) -> Any:  # noqa: ANN401
+    row = conn.execute(query, args).fetchone()
+    return row[0] if row else None

@@ -1,0 +1,145 @@
+"""Writing a DuckLake snapshot: the one way in which anything of ours changes the lake.
+
+    async with commit(pool, info) as tx:
+        ...                      # check every requirement: nobody else can commit now
+        id = tx.next_catalog_id()
+        await tx.conn.execute(INSERT_…, …)
+        tx.record(created_schema("s"))
+                                 # leaving the block writes the snapshot row and commits
+
+What must hold, and why:
+- The lock on `ducklake_snapshot` is the first thing the transaction does. It waits for a DuckDB commit in
+  flight, keeps new ones out, and never blocks a reader; taken first, it cannot be part of a deadlock, which
+  DuckDB would not retry (H47).
+- The snapshot id is the newest plus one, without a gap: DuckDB's conflict detection rests on the primary key,
+  and a stale DuckDB transaction would commit into a gap unchecked (H30).
+- Snapshot times never go back, else `AT (TIMESTAMP)` picks a wrong snapshot (H46).
+- A block that records no change leaves no snapshot behind.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+import psycopg
+from psycopg.errors import LockNotAvailable
+
+from mergus.ducklake.changes import Change, changes_made
+from mergus.ducklake.connect import Conn, Pool, connection
+from mergus.ducklake.metadata import SUPPORTED_VERSION
+from mergus.errors import CommitStateUnknown, ServiceUnavailable
+
+LOCK: Final = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
+
+READ_HEAD: Final = """
+    SELECT snapshot_id, schema_version, next_catalog_id, next_file_id,
+           (SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL)
+    FROM ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 1
+"""
+
+# clock_timestamp, not now(): the transaction began before the lock was granted.
+INSERT_SNAPSHOT: Final = """
+    INSERT INTO ducklake_snapshot
+    SELECT %(snapshot_id)s, greatest(clock_timestamp(), snapshot_time),
+           %(schema_version)s, %(next_catalog_id)s, %(next_file_id)s
+    FROM ducklake_snapshot WHERE snapshot_id = %(head)s
+"""
+
+INSERT_CHANGES: Final = """
+    INSERT INTO ducklake_snapshot_changes
+    VALUES (%(snapshot_id)s, %(changes_made)s, %(author)s, %(message)s, %(extra_info)s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest snapshot row: where every counter stands."""
+
+    snapshot_id: int
+    schema_version: int
+    next_catalog_id: int
+    next_file_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """Who did it and why, for `ducklake_snapshot_changes`; DuckDB shows it in `snapshots()`."""
+
+    author: str | None = None
+    message: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Commit:
+    """An open commit: the lock is held, `head` is the newest snapshot and stays it."""
+
+    def __init__(self, conn: Conn, head: Head) -> None:
+        self.conn = conn
+        self.head = head
+        self.snapshot_id = head.snapshot_id + 1
+        self._next_catalog_id = head.next_catalog_id
+        self._changes: list[Change] = []
+
+    def next_catalog_id(self) -> int:
+        """Schemas, tables, views, partition and sort specs draw their ids from this one sequence."""
+        self._next_catalog_id += 1
+        return self._next_catalog_id - 1
+
+    def record(self, change: Change) -> None:
+        self._changes.append(change)
+
+    async def _write_snapshot(self, info: CommitInfo) -> None:
+        if not self._changes:
+            return
+        row = {
+            "head": self.head.snapshot_id,
+            "snapshot_id": self.snapshot_id,
+            "schema_version": self.head.schema_version + any(c.alters_schema for c in self._changes),
+            "next_catalog_id": self._next_catalog_id,
+            "next_file_id": self.head.next_file_id,
+            "changes_made": changes_made(self._changes),
+            "author": info.author,
+            "message": info.message,
+            "extra_info": orjson.dumps(info.extra).decode() if info.extra else None,
+        }
+        await self.conn.execute(INSERT_SNAPSHOT, row)
+        await self.conn.execute(INSERT_CHANGES, row)
+
+
+@asynccontextmanager
+async def commit(pool: Pool, info: CommitInfo) -> AsyncGenerator[Commit]:
+    async with connection(pool) as conn:
+        written = False
+        try:
+            async with conn.transaction():
+                tx = Commit(conn, await _lock(conn))
+                yield tx
+                await tx._write_snapshot(info)  # pyright: ignore[reportPrivateUsage]
+                written = True
+        except psycopg.OperationalError as e:
+            if written and conn.broken:
+                raise CommitStateUnknown("The connection to Postgres broke during the commit") from e
+            raise
+
+
+@asynccontextmanager
+async def hold_still(pool: Pool) -> AsyncGenerator[Conn]:
+    """A transaction in which nobody can commit to the lake, for changes to our own tables alone."""
+    async with connection(pool) as conn, conn.transaction():
+        await _lock(conn)
+        yield conn
+
+
+async def _lock(conn: Conn) -> Head:
+    try:
+        await conn.execute(LOCK)
+    except LockNotAvailable as e:
+        raise ServiceUnavailable("Other writers hold the catalog; try again") from e
+    row = await (await conn.execute(READ_HEAD)).fetchone()
+    if row is None or row[4] != SUPPORTED_VERSION:
+        raise ServiceUnavailable(
+            f"The DuckLake catalog is not of version {SUPPORTED_VERSION} any more; nothing is written to it"
+        )
+    return Head(*row[:4])

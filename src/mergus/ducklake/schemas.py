@@ -1,0 +1,127 @@
+"""Rows of `ducklake_schema`: reading the live ones, making one, ending one.
+
+A schema name is compared as DuckDB compares it, without regard to the case of ASCII letters, wherever a clash
+is looked for; Postgres has no constraint that would do it for us (H40).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from mergus.ducklake.changes import created_schema, dropped_schema
+from mergus.ducklake.commit import Commit
+from mergus.ducklake.connect import Conn
+
+FIND: Final = """
+    SELECT schema_id, schema_name, path, path_is_relative,
+           (SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL)
+    FROM ducklake_schema WHERE schema_name = %(name)s AND end_snapshot IS NULL
+"""
+
+# Names are stored level by level, joined with dots: what follows `below` up to the next dot is one level.
+LIST_CHILDREN: Final = """
+    SELECT DISTINCT split_part(substr(schema_name, length(%(below)s::text) + 1), '.', 1) COLLATE "C" AS level
+    FROM ducklake_schema
+    WHERE end_snapshot IS NULL AND starts_with(schema_name, %(below)s::text)
+      AND (%(after)s::text IS NULL
+           OR split_part(substr(schema_name, length(%(below)s::text) + 1), '.', 1) COLLATE "C" > %(after)s::text)
+    ORDER BY level LIMIT %(limit)s
+"""
+
+HAS_CHILDREN: Final = """
+    SELECT EXISTS (SELECT FROM ducklake_schema
+                   WHERE end_snapshot IS NULL AND starts_with(schema_name, %(name)s || '.'))
+"""
+
+FIND_CLASH: Final = """
+    SELECT schema_name FROM ducklake_schema
+    WHERE lower(schema_name COLLATE "C") = lower(%(name)s COLLATE "C") AND end_snapshot IS NULL
+    ORDER BY schema_name = %(name)s DESC LIMIT 1
+"""
+
+# What would be lost: the first few things that live in a schema.
+FIND_CONTENT: Final = """
+    SELECT kind, name FROM (
+        SELECT 'table' AS kind, table_name AS name FROM ducklake_table
+        WHERE schema_id = %(id)s AND end_snapshot IS NULL
+        UNION ALL
+        SELECT 'view', view_name FROM ducklake_view WHERE schema_id = %(id)s AND end_snapshot IS NULL
+        UNION ALL
+        SELECT 'macro', macro_name FROM ducklake_macro WHERE schema_id = %(id)s AND end_snapshot IS NULL
+    ) AS content LIMIT 3
+"""
+
+INSERT: Final = """
+    INSERT INTO ducklake_schema
+    VALUES (%(id)s, %(uuid)s, %(snapshot_id)s, NULL, %(name)s, %(path)s, true)
+"""
+
+END: Final = """
+    UPDATE ducklake_schema SET end_snapshot = %(snapshot_id)s
+    WHERE schema_id = %(id)s AND end_snapshot IS NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    schema_id: int
+    name: str
+    location: str
+
+
+async def find(conn: Conn, name: str) -> Schema | None:
+    row = await (await conn.execute(FIND, {"name": name})).fetchone()
+    if row is None:
+        return None
+    schema_id, found, path, relative, data_path = row
+    return Schema(schema_id, found, (data_path + path) if relative else path)
+
+
+async def list_children(conn: Conn, parent: str | None, after: str | None, limit: int | None) -> list[str]:
+    """The next level below a name (or at the root), in byte order, whether or not a schema ends there."""
+    below = "" if parent is None else f"{parent}."
+    found = await conn.execute(LIST_CHILDREN, {"below": below, "after": after, "limit": limit})
+    return [row[0] for row in await found.fetchall()]
+
+
+async def has_children(conn: Conn, name: str) -> bool:
+    row = await (await conn.execute(HAS_CHILDREN, {"name": name})).fetchone()
+    return row is not None and bool(row[0])
+
+
+async def find_clash(conn: Conn, name: str) -> str | None:
+    """A live schema that DuckDB would take for this name, as it is written there."""
+    row = await (await conn.execute(FIND_CLASH, {"name": name})).fetchone()
+    return None if row is None else row[0]
+
+
+async def find_content(conn: Conn, schema_id: int) -> list[str]:
+    found = await conn.execute(FIND_CONTENT, {"id": schema_id})
+    return [f"{kind} {name}" for kind, name in await found.fetchall()]
+
+
+async def create(tx: Commit, name: str, uuid: UUID) -> int:
+    schema_id = tx.next_catalog_id()
+    await tx.conn.execute(
+        INSERT,
+        {
+            "id": schema_id,
+            "uuid": uuid,
+            "snapshot_id": tx.snapshot_id,
+            "name": name,
+            "path": directory(name, uuid),
+        },
+    )
+    tx.record(created_schema(name))
+    return schema_id
+
+
+async def drop(tx: Commit, schema_id: int) -> None:
+    await tx.conn.execute(END, {"id": schema_id, "snapshot_id": tx.snapshot_id})
+    tx.record(dropped_schema(schema_id))
+
+
+def directory(name: str, uuid: UUID) -> str:
+    """As DuckLake chooses it: the name where that is simple, so that no name can be a path; else the uuid."""
+    simple = name.isascii() and all(c.isalnum() or c in "_-" for c in name)
+    return f"{name if simple else uuid}/"
