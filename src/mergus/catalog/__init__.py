@@ -1,0 +1,1 @@
+"""The operations of a catalog, each one function: resolve → authorise → do → answer."""

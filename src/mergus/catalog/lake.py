@@ -1,0 +1,87 @@
+"""The lake that a server serves: its Postgres, its objects, and what all its processes share."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+from mergus.access.context import RequestContext
+from mergus.annex import catalog
+from mergus.catalog.paging import PageTokens
+from mergus.config import Settings
+from mergus.ducklake import commit
+from mergus.ducklake.commit import Commit, CommitInfo
+from mergus.ducklake.connect import Conn, Pool, connection, open_pool
+from mergus.ducklake.metadata import check_served
+from mergus.metrics import COMMITS, POOL_IDLE, POOL_SIZE, POOL_WAITING
+from mergus.storage.objects import Objects
+
+POOL_METRICS_SECONDS = 5
+
+
+@dataclass(slots=True)
+class Lake:
+    settings: Settings
+    pool: Pool
+    objects: Objects
+    _page_tokens: PageTokens | None = None
+
+    def read(self) -> AbstractAsyncContextManager[Conn]:
+        return connection(self.pool)
+
+    def hold_still(self) -> AbstractAsyncContextManager[Conn]:
+        return commit.hold_still(self.pool)
+
+    @asynccontextmanager
+    async def commit(self, ctx: RequestContext) -> AsyncGenerator[Commit]:
+        info = CommitInfo(
+            author=ctx.principal.name,
+            message=ctx.operation,
+            extra={"request-id": ctx.request_id, "user-agent": ctx.user_agent},
+        )
+        async with commit.commit(self.pool, info) as tx:
+            yield tx
+        COMMITS.labels(ctx.operation).inc()
+
+    async def page_tokens(self) -> PageTokens:
+        if self._page_tokens is None:
+            async with self.read() as conn:
+                self._page_tokens = PageTokens(await catalog.read_token_key(conn))
+        return self._page_tokens
+
+    async def check_postgres(self) -> None:
+        """Raises unless Postgres answers and holds a lake that may be served, set up for us."""
+        async with self.read() as conn:
+            await check_served(conn)
+            await catalog.read_token_key(conn)
+
+    async def check_storage(self) -> None:
+        async with self.read() as conn:
+            metadata = await check_served(conn)
+        await self.objects.reachable(metadata.location)
+
+    def observe_pool(self) -> None:
+        stats = self.pool.get_stats()
+        POOL_SIZE.set(stats.get("pool_size", 0))
+        POOL_IDLE.set(stats.get("pool_available", 0))
+        POOL_WAITING.set(stats.get("requests_waiting", 0))
+
+
+@asynccontextmanager
+async def open_lake(settings: Settings) -> AsyncGenerator[Lake]:
+    """Does not wait for Postgres: a server that starts before it is not ready yet, but it runs."""
+    pool = open_pool(settings)
+    await pool.open(wait=False)
+    lake = Lake(settings, pool, Objects(settings))
+    observer = asyncio.create_task(_observe(lake))
+    try:
+        yield lake
+    finally:
+        observer.cancel()
+        await pool.close()
+
+
+async def _observe(lake: Lake) -> None:
+    while True:
+        lake.observe_pool()
+        await asyncio.sleep(POOL_METRICS_SECONDS)

@@ -1,0 +1,150 @@
+"""Namespaces: DuckLake schemas, with properties of ours.
+
+A namespace *is there* if a schema has its name, or if a schema has a name below it: a DuckDB session may make
+"a.b" without "a", and then `a` can be listed, loaded and gone through, but holds nothing of its own.
+"""
+
+from dataclasses import dataclass
+from uuid import uuid4
+
+from mergus.access.authorise import authorise
+from mergus.access.context import RequestContext
+from mergus.annex import namespace_properties as properties
+from mergus.catalog.lake import Lake
+from mergus.catalog.paging import PageRequest
+from mergus.ducklake import schemas
+from mergus.ducklake.connect import Conn
+from mergus.ducklake.schemas import Schema
+from mergus.errors import (
+    AlreadyExists,
+    BadRequest,
+    Forbidden,
+    NamespaceNotEmpty,
+    NoSuchNamespace,
+    UnprocessableEntity,
+)
+from mergus.iceberg.namespace import DEFAULT_SCHEMA, Namespace, check_creatable
+
+# Told by the server, derived from DuckLake's rows; a client may repeat it but not choose it.
+LOCATION = "location"
+
+
+@dataclass(frozen=True, slots=True)
+class PropertiesUpdate:
+    updated: list[str]
+    removed: list[str]
+    missing: list[str]
+
+
+async def list_namespaces(
+    lake: Lake, ctx: RequestContext, parent: Namespace | None, page: PageRequest
+) -> tuple[list[Namespace], str | None]:
+    """One level below `parent`, and the token of the next page if there is one."""
+    await authorise(ctx, parent)
+    limit, after = None, None
+    listing = [ctx.operation, *(parent.levels if parent else ())]
+    if page.wanted:
+        limit = min(page.size or lake.settings.page_size, lake.settings.page_size)
+        tokens = await lake.page_tokens()
+        after = tokens.read(listing, page.token) if page.token else None
+    async with lake.read() as conn:
+        if parent is not None:
+            await _find(conn, parent)
+        below = parent.schema_name if parent else None
+        found = await schemas.list_children(conn, below, after, limit and limit + 1)
+    token = None
+    if limit is not None and len(found) > limit:
+        found = found[:limit]
+        token = (await lake.page_tokens()).issue(listing, found[-1])
+    return [parent.child(x) if parent else Namespace((x,)) for x in found], token
+
+
+async def create_namespace(
+    lake: Lake, ctx: RequestContext, levels: list[str], wanted: dict[str, str]
+) -> dict[str, str]:
+    namespace = check_creatable(levels)
+    await authorise(ctx, namespace)
+    async with lake.commit(ctx) as tx:
+        clash = await schemas.find_clash(tx.conn, namespace.schema_name)
+        if clash == namespace.schema_name:
+            raise AlreadyExists(f"Namespace already exists: {namespace}")
+        if clash is not None:
+            raise AlreadyExists(
+                f"Namespace {namespace} differs only by case from {clash}, and DuckDB takes them for the same"
+            )
+        schema_id = await schemas.create(tx, namespace.schema_name, uuid4())
+        created = await _find(tx.conn, namespace)
+        assert created is not None  # noqa: S101  (inserted above, in this transaction)
+        stored = _without_location(wanted, created)
+        await properties.update(tx.conn, schema_id, stored)
+    return {**stored, LOCATION: created.location}
+
+
+async def load_namespace(lake: Lake, ctx: RequestContext, namespace: Namespace) -> dict[str, str]:
+    await authorise(ctx, namespace)
+    async with lake.read() as conn:
+        schema = await _find(conn, namespace)
+        if schema is None:
+            return {}
+        return {**await properties.read(conn, schema.schema_id), LOCATION: schema.location}
+
+
+async def namespace_exists(lake: Lake, ctx: RequestContext, namespace: Namespace) -> None:
+    await authorise(ctx, namespace)
+    async with lake.read() as conn:
+        await _find(conn, namespace)
+
+
+async def drop_namespace(lake: Lake, ctx: RequestContext, namespace: Namespace) -> None:
+    await authorise(ctx, namespace)
+    if namespace.schema_name == DEFAULT_SCHEMA:
+        raise Forbidden(f"Namespace {DEFAULT_SCHEMA} cannot be dropped: DuckDB sessions start in it")
+    async with lake.commit(ctx) as tx:
+        schema = await _find(tx.conn, namespace)
+        if await schemas.has_children(tx.conn, namespace.schema_name):
+            raise NamespaceNotEmpty(f"Namespace {namespace} is not empty: it has namespaces below it")
+        assert schema is not None  # noqa: S101  (a namespace without a schema has some below it)
+        if content := await schemas.find_content(tx.conn, schema.schema_id):
+            raise NamespaceNotEmpty(f"Namespace {namespace} is not empty: it holds {', '.join(content)}")
+        await properties.remove_all(tx.conn, schema.schema_id)
+        await schemas.drop(tx, schema.schema_id)
+
+
+async def update_properties(
+    lake: Lake, ctx: RequestContext, namespace: Namespace, updates: dict[str, str], removals: list[str]
+) -> PropertiesUpdate:
+    await authorise(ctx, namespace)
+    if both := sorted(updates.keys() & set(removals)):
+        raise UnprocessableEntity(f"Properties to be both set and removed: {', '.join(both)}")
+    async with lake.hold_still() as conn:
+        schema = await _find(conn, namespace)
+        if schema is None:
+            raise NoSuchNamespace(
+                f"Namespace {namespace} has no properties: it is there only as the parent of others; create it first"
+            )
+        await properties.update(conn, schema.schema_id, _without_location(updates, schema))
+        wanted = list(dict.fromkeys(removals))
+        removed = await properties.remove(conn, schema.schema_id, wanted)
+    return PropertiesUpdate(
+        updated=list(updates),
+        removed=[k for k in wanted if k in removed],
+        missing=[k for k in wanted if k not in removed],
+    )
+
+
+async def _find(conn: Conn, namespace: Namespace) -> Schema | None:
+    """Its schema; None if it is there only as a parent; NoSuchNamespace if it is not there."""
+    if namespace.can_exist:
+        schema = await schemas.find(conn, namespace.schema_name)
+        if schema is not None or await schemas.has_children(conn, namespace.schema_name):
+            return schema
+    raise NoSuchNamespace(f"Namespace does not exist: {namespace}")
+
+
+def _without_location(wanted: dict[str, str], schema: Schema) -> dict[str, str]:
+    asked = wanted.get(LOCATION)
+    if asked is not None and asked.rstrip("/") != schema.location.rstrip("/"):
+        raise BadRequest(
+            f"Namespace {schema.name} is kept at {schema.location}; its location cannot be chosen: {asked}"
+        )
+    return {k: v for k, v in wanted.items() if k != LOCATION}

@@ -1,0 +1,103 @@
+"""The outermost layer: everything that is the same for every request.
+
+Gives it a request id, lets the router see the path undecoded, bounds the body, answers what nobody caught, and
+writes one log line and one observation. Plain ASGI: an answer passes through without being copied.
+"""
+
+import logging
+import re
+import time
+from uuid import uuid4
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mergus import logs
+from mergus.errors import PayloadTooLarge
+from mergus.metrics import IN_FLIGHT, LATENCY, REQUESTS
+from mergus.rest import errors
+
+REQUEST_ID_HEADER = "X-Request-ID"
+OPERATION = "mergus.operation"
+REQUEST_ID = "mergus.request_id"
+
+# A client's own id is taken over only if it cannot do harm in a log.
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+# Probes and scrapes come every few seconds and would drown the rest.
+_QUIET = {"healthz", "readyz", "metrics"}
+
+
+class Boundary:
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        given = headers.get(REQUEST_ID_HEADER.lower().encode(), b"")
+        rid = given.decode() if _REQUEST_ID.fullmatch(given) else str(uuid4())
+        scope[REQUEST_ID] = rid
+        scope[OPERATION] = "unknown"
+        scope["path"] = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
+        logs.request_id.set(rid)
+        status = 0
+
+        async def numbered_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (REQUEST_ID_HEADER.lower().encode(), rid.encode())]
+            await send(message)
+
+        start = time.perf_counter()
+        IN_FLIGHT.inc()
+        try:
+            declared = headers.get(b"content-length", b"0")
+            if declared.isdigit() and int(declared) > self._max_body_bytes:
+                await errors.error_response(self._too_large())(scope, receive, numbered_send)
+            else:
+                await self._app(scope, self._bounded(receive), numbered_send)
+        except ClientDisconnect:
+            status = status or 499
+        except Exception:
+            logs.log.exception("unexpected failure")
+            if not status:
+                await errors.unexpected()(scope, receive, numbered_send)
+        finally:
+            IN_FLIGHT.dec()
+            self._observe(scope, status, time.perf_counter() - start)
+
+    def _too_large(self) -> PayloadTooLarge:
+        return PayloadTooLarge(f"The request body is larger than {self._max_body_bytes} bytes")
+
+    def _bounded(self, receive: Receive) -> Receive:
+        """Counts a body that does not say its length; FastAPI lets an HTTPException through as it is."""
+        size = 0
+
+        async def bounded_receive() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._max_body_bytes:
+                raise HTTPException(413, self._too_large().message)
+            return message
+
+        return bounded_receive
+
+    def _observe(self, scope: Scope, status: int, seconds: float) -> None:
+        operation = scope[OPERATION]
+        REQUESTS.labels(operation, status).inc()
+        LATENCY.labels(operation).observe(seconds)
+        level = logging.DEBUG if operation in _QUIET and status < 400 else logging.INFO
+        fields = {
+            "operation": operation,
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "milliseconds": round(seconds * 1000, 2),
+        }
+        logs.log.log(level, "request", extra={"fields": fields})

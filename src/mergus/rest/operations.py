@@ -1,0 +1,41 @@
+"""The one table of operations: it feeds the router, `/v1/config`, the metric labels and the gate."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from fastapi import Response
+
+from mergus.rest import config, health, namespaces
+
+Handler = Callable[..., Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    name: str  # operationId of Iceberg's OpenAPI document
+    method: str
+    path: str
+    handler: Handler
+    # part of the Iceberg protocol, and so named to clients
+    announced: bool = True
+
+    @property
+    def endpoint(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+_P = "/v1/{prefix}"
+_N = "/v1/{prefix}/namespaces/{namespace}"
+
+OPERATIONS = (
+    Operation("getConfig", "GET", "/v1/config", config.get_config),
+    Operation("listNamespaces", "GET", f"{_P}/namespaces", namespaces.list_namespaces),
+    Operation("createNamespace", "POST", f"{_P}/namespaces", namespaces.create_namespace),
+    Operation("loadNamespaceMetadata", "GET", _N, namespaces.load_namespace),
+    Operation("namespaceExists", "HEAD", _N, namespaces.namespace_exists),
+    Operation("dropNamespace", "DELETE", _N, namespaces.drop_namespace),
+    Operation("updateProperties", "POST", f"{_N}/properties", namespaces.update_properties),
+    Operation("healthz", "GET", "/healthz", health.healthz, announced=False),
+    Operation("readyz", "GET", "/readyz", health.readyz, announced=False),
+    Operation("metrics", "GET", "/metrics", health.metrics, announced=False),
+)

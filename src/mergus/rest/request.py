@@ -1,0 +1,80 @@
+"""What a handler takes from a request, as FastAPI dependencies, and how it answers."""
+
+from typing import Annotated, Any
+from urllib.parse import unquote_plus
+
+import orjson
+from fastapi import Depends, Path, Query, Request, Response
+from pydantic import AfterValidator
+
+from mergus.access.context import RequestContext
+from mergus.catalog.lake import Lake
+from mergus.catalog.paging import PageRequest
+from mergus.catalog.warehouse import check_prefix
+from mergus.errors import BadRequest
+from mergus.iceberg.namespace import Namespace
+
+
+def decode_segment(segment: str) -> str:
+    """A path segment, decoded once. Routing happens on the raw path, so that %2F is part of a name. Java's client
+    writes a space as `+`, as Iceberg's reference server reads it; a plus sign is %2B for every client."""
+    try:
+        return unquote_plus(segment, errors="strict")
+    except UnicodeDecodeError:
+        raise BadRequest("The path is not valid UTF-8") from None
+
+
+def _storable(text: str) -> str:
+    """JSON can spell what neither UTF-8 nor Postgres can hold."""
+    if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+        raise ValueError("text must not hold a NUL character or half of a surrogate pair")
+    return text
+
+
+# Any text in a request body.
+Text = Annotated[str, AfterValidator(_storable)]
+
+
+def _lake(request: Request) -> Lake:
+    return request.app.state.lake
+
+
+def _lake_of_prefix(request: Request, prefix: Annotated[str, Path()]) -> Lake:
+    lake = _lake(request)
+    check_prefix(lake, decode_segment(prefix))
+    return lake
+
+
+def _context(request: Request) -> RequestContext:
+    return request.state.context
+
+
+def _namespace(namespace: Annotated[str, Path()]) -> Namespace:
+    return Namespace.of_path(decode_segment(namespace))
+
+
+def _parent(parent: Annotated[str | None, Query()] = None) -> Namespace | None:
+    return Namespace.of_path(parent) if parent else None
+
+
+def _page(
+    token: Annotated[str | None, Query(alias="pageToken", max_length=4096)] = None,
+    size: Annotated[int | None, Query(alias="pageSize", ge=1)] = None,
+) -> PageRequest:
+    return PageRequest(token, size)
+
+
+Context = Annotated[RequestContext, Depends(_context)]
+AnyLake = Annotated[Lake, Depends(_lake)]
+PrefixLake = Annotated[Lake, Depends(_lake_of_prefix)]
+PathNamespace = Annotated[Namespace, Depends(_namespace)]
+ParentNamespace = Annotated[Namespace | None, Depends(_parent)]
+Page = Annotated[PageRequest, Depends(_page)]
+
+
+def json_response(content: Any, status: int = 200) -> Response:  # noqa: ANN401
+    return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+def no_content() -> Response:
+    return Response(status_code=204)

@@ -1,0 +1,66 @@
+"""Running the server: one process, or several behind one listening socket."""
+
+import os
+import shutil
+import tempfile
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from mergus.config import Settings, load_settings
+from mergus.process import end_with_parent
+
+_WORKER = "MERGUS_IS_WORKER"
+
+
+def serve(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT; requests in flight get `shutdown_grace` seconds to finish."""
+    os.environ.update(environment(settings))
+    options: dict[str, Any] = {
+        "host": settings.host,
+        "port": settings.port,
+        "loop": "uvloop",
+        "http": "httptools",
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "timeout_graceful_shutdown": settings.shutdown_grace,
+        "timeout_keep_alive": 75,
+        "backlog": 2048,
+    }
+    if settings.workers == 1:
+        from mergus.app import create_app
+
+        uvicorn.run(create_app(settings), **options)
+        return
+    # read by prometheus_client when it is first imported, so it must be set before the workers start
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = tempfile.mkdtemp(prefix="mergus-metrics-")
+    os.environ[_WORKER] = "1"
+    from mergus import logs
+
+    logs.configure(settings)
+    try:
+        uvicorn.run("mergus.serve:worker_app", factory=True, workers=settings.workers, **options)
+    finally:
+        shutil.rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)
+
+
+def worker_app() -> FastAPI:
+    """What each worker process runs."""
+    if os.environ.get(_WORKER):
+        end_with_parent()
+    from mergus.app import create_app
+
+    return create_app(load_settings())
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The settings as variables, for a process that we start."""
+    values: dict[str, str] = {}
+    for name in Settings.model_fields:
+        value = getattr(settings, name)
+        if value is not None:
+            plain = value.get_secret_value() if hasattr(value, "get_secret_value") else value
+            values[f"MERGUS_{name.upper()}"] = str(plain)
+    return values
