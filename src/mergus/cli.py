@@ -1,0 +1,197 @@
+"""The `mergus` command. Each command imports what it needs when it runs, so that --help is quick."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mergus import __version__
+from mergus.config import Settings, load_settings, reference
+from mergus.errors import MergusError
+
+
+class _Group(click.Group):
+    """Turns what we raise on purpose into a message and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401
+        try:
+            return super().invoke(ctx)
+        except MergusError as e:
+            click.echo(f"error: {e.message}", err=True)
+            ctx.exit(1)
+
+
+def _progress(text: str) -> None:
+    click.echo(f"· {text}", err=True)
+
+
+def _show(text: str) -> None:
+    click.echo(text)
+    sys.stdout.flush()
+
+
+def _state_path() -> Path:
+    return Path(os.environ.get("MERGUS_STATE_DIR") or ".mergus").expanduser().absolute()
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="mergus")
+def main() -> None:
+    """Mergus makes every table of a DuckLake an Apache Iceberg table too.
+
+    Settings are MERGUS_* variables; `mergus config` shows those in effect. To try it, run `mergus dev`: it starts a
+    Postgres, an S3 store and the catalog on this machine, and says how to connect.
+    """
+
+
+@main.command()
+@click.option("--host", help="Address to serve on.  [MERGUS_HOST]")
+@click.option("--port", type=int, help="Port to serve on.  [MERGUS_PORT]")
+@click.option("--workers", type=int, help="Server processes.  [MERGUS_WORKERS]")
+@click.option("--warehouse", help="Its name, or s3://bucket/path or file:///dir for a new lake.  [MERGUS_WAREHOUSE]")
+def dev(host: str | None, port: int | None, workers: int | None, warehouse: str | None) -> None:
+    """Serve a whole lakehouse on this machine.
+
+    Starts its own Postgres and S3 store (unless MERGUS_POSTGRES_DSN and MERGUS_S3_ENDPOINT name yours), makes or finds
+    the DuckLake, serves the Iceberg REST catalog, and prints how to connect. Data is kept in MERGUS_STATE_DIR
+    (default: .mergus here). Ctrl-C stops everything that it started.
+    """
+    from mergus.dev import dev as run
+
+    overrides: dict[str, object] = {"host": host, "port": port, "workers": workers, "warehouse": warehouse}
+    run(_state_path(), _progress, _show, overrides)
+
+
+@main.command()
+@click.option("--host", help="Address to serve on.  [MERGUS_HOST]")
+@click.option("--port", type=int, help="Port to serve on.  [MERGUS_PORT]")
+@click.option("--workers", type=int, help="Server processes.  [MERGUS_WORKERS]")
+@click.option("--no-init", is_flag=True, help="Do not set the lake up first (see `mergus init`).")
+def serve(host: str | None, port: int | None, workers: int | None, no_init: bool) -> None:
+    """Serve the Iceberg REST catalog of the lake that the settings name.
+
+    Sets the lake up first, as `mergus init` does; that costs two queries when there is nothing to do.
+    """
+    from mergus.serve import serve as run
+    from mergus.setup import initialise
+
+    settings = load_settings(host=host, port=port, workers=workers)
+    if not no_init:
+        initialise(settings, _progress)
+    run(settings)
+
+
+@main.command()
+@click.option("--remove", is_flag=True, help="Take away all that Mergus added, and leave a plain DuckLake.")
+def init(remove: bool) -> None:
+    """Create the DuckLake, or adopt the one that is there.
+
+    A new lake is made by DuckDB itself. An existing one keeps every row; beside it come a Postgres schema of our own,
+    indexes, and a trigger that announces commits. Safe to run again, and by many processes at once.
+    """
+    from mergus.setup import initialise, uninitialise
+
+    settings = load_settings()
+    if remove:
+        uninitialise(settings, lambda text: _progress(f"removed {text}"))
+        click.echo("removed: this is a plain DuckLake again")
+        return
+    done = initialise(settings, _progress)
+    click.echo(
+        f"{'created' if done.created else 'ready'}: DuckLake {done.metadata.version}, data in {done.metadata.data_path}"
+    )
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(as_json: bool) -> None:
+    """Check Postgres, storage, the lake and everything around them.
+
+    Says what to do about each check that fails, and then ends with exit code 1.
+    """
+    from dataclasses import asdict
+
+    from mergus.doctor import Finding, examine
+
+    findings: list[Finding] = []
+    for finding in examine(load_settings()):
+        findings.append(finding)
+        if not as_json:
+            click.echo(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name:<11} {finding.detail}")
+            if not finding.ok:
+                click.echo(f"      → {finding.remedy}")
+    if as_json:
+        click.echo(json.dumps([asdict(f) for f in findings], indent=2))
+    if not all(f.ok for f in findings):
+        sys.exit(1)
+
+
+@main.command()
+@click.option("--markdown", is_flag=True, help="Print the reference of all settings instead.")
+def config(markdown: bool) -> None:
+    """Print the settings in effect, with secrets hidden."""
+    if markdown:
+        click.echo(reference(), nl=False)
+        return
+    shown = load_settings().shown()
+    for name in Settings.model_fields:
+        click.echo(f"MERGUS_{name.upper()}={'' if shown[name] is None else shown[name]}")
+
+
+@main.command()
+@click.option("--uri", help="Server to check.  [MERGUS_URI; else the one that `mergus dev` runs here]")
+def smoke(uri: str | None) -> None:
+    """Check a running server end to end, in seconds.
+
+    Goes through the server as a client and, where MERGUS_POSTGRES_DSN is known, looks at the result from DuckDB.
+    """
+    from mergus.config import connection_uri
+    from mergus.smoke import smoke as run
+
+    settings = load_settings()
+    target = uri or connection_uri() or f"http://{settings.host}:{settings.port}"
+    for line in run(target, settings):
+        click.echo(f"ok  {line}")
+    click.echo(f"all good: {target}")
+
+
+@main.group()
+def backends() -> None:
+    """The embedded Postgres and S3 store alone, without a server."""
+
+
+@backends.command()
+def up() -> None:
+    """Start them in the background; connection.env in the state directory says where they are."""
+    from mergus.dev import backends_up
+
+    backends_up(_state_path(), _progress)
+
+
+@backends.command()
+def down() -> None:
+    """Stop what `up` started; data is kept."""
+    from mergus.dev import backends_down
+
+    backends_down(_state_path(), _progress)
+
+
+@backends.command()
+def hold() -> None:
+    """Run them in the foreground until a signal comes."""
+    from mergus.dev import backends as run
+
+    run(_state_path(), _progress)
+
+
+@backends.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--throw-away", is_flag=True, help="On a temporary state directory that is removed afterwards.")
+@click.argument("command", nargs=-1, required=True)
+def run(throw_away: bool, command: tuple[str, ...]) -> None:
+    """Run COMMAND with them, their addresses and keys in its environment, and stop them when it ends."""
+    from mergus.dev import run_with_backends
+
+    sys.exit(run_with_backends(command, _progress, throw_away=throw_away, state_path=_state_path()))

@@ -1,0 +1,137 @@
+"""`mergus doctor`: looks at everything a server needs, and says what to do about what is wrong."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from uuid import uuid4
+
+import duckdb
+
+from mergus.annex import migrate
+from mergus.config import Settings
+from mergus.ducklake import session
+from mergus.ducklake.connect import connect
+from mergus.ducklake.inspect import clock, newest_snapshot_time, server_version
+from mergus.ducklake.metadata import Metadata, read_metadata
+from mergus.errors import MergusError
+from mergus.storage.objects import Objects
+
+MIN_POSTGRES = 14
+MAX_SKEW_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """One finding at a time, so that a slow check does not hide the others."""
+    yield _guarded("extensions", _extensions, "Reinstall with the versions of requirements.lock.")
+    postgres = _guarded("postgres", lambda: _postgres(settings), "Check MERGUS_POSTGRES_DSN and the server.")
+    yield postgres
+    if not postgres.ok:
+        return
+    yield _guarded("clock", lambda: _clock(settings), "Keep this machine and Postgres's in step (NTP).")
+    with connect(settings) as conn:
+        metadata = read_metadata(conn)
+    if metadata is None:
+        yield Finding("ducklake", False, "there is no DuckLake in this Postgres", "Run `mergus init`.")
+        return
+    if metadata.trouble:
+        yield Finding("ducklake", False, metadata.trouble, "See the message; nothing is served until then.")
+        return
+    yield Finding("ducklake", True, f"version {metadata.version}, data in {metadata.data_path}")
+    yield _guarded("annex", lambda: _annex(settings), "Run `mergus init`.")
+    yield _guarded("trigger", lambda: _trigger(settings), "Run `mergus init`: it makes the trigger again.")
+    yield _guarded(
+        "storage",
+        lambda: asyncio.run(_storage(settings, metadata)),
+        "Check MERGUS_S3_ENDPOINT, the keys, that the bucket exists, and that they may write to it.",
+    )
+    yield _guarded("duckdb", lambda: _attach(settings), "See the message of DuckDB.")
+
+
+def _guarded(name: str, check: Callable[[], str], remedy: str) -> Finding:
+    try:
+        return Finding(name, True, check())
+    except MergusError as e:
+        return Finding(name, False, e.message, remedy)
+    except Exception as e:
+        return Finding(name, False, f"{type(e).__name__}: {e}", remedy)
+
+
+class _Wrong(MergusError):
+    pass
+
+
+def _extensions() -> str:
+    for name in session.EXTENSIONS:
+        session.extension_file(name)
+    return f"duckdb {duckdb.__version__} with {', '.join(session.EXTENSIONS)}"
+
+
+def _postgres(settings: Settings) -> str:
+    with connect(settings) as conn:
+        number, text = server_version(conn)
+    if number < MIN_POSTGRES * 10_000:
+        raise _Wrong(f"Postgres {text} is too old; {MIN_POSTGRES} or newer is needed")
+    return f"version {text}"
+
+
+def _clock(settings: Settings) -> str:
+    with connect(settings) as conn:
+        before = time.time()
+        there = clock(conn)
+        here = (before + time.time()) / 2
+        newest = newest_snapshot_time(conn)
+    skew = there - here
+    if abs(skew) > MAX_SKEW_SECONDS:
+        raise _Wrong(f"Postgres's clock is {skew:+.1f} s off this machine's")
+    if newest is not None and newest > there + MAX_SKEW_SECONDS:
+        raise _Wrong(f"the newest snapshot is {newest - there:.0f} s in the future: a clock was set back")
+    return f"within {abs(skew):.2f} s of Postgres's"
+
+
+def _annex(settings: Settings) -> str:
+    with connect(settings) as conn:
+        todo = migrate.pending(conn, settings)
+    if todo:
+        raise _Wrong(f"not up to date: {', '.join(todo)}")
+    return f"schema {settings.annex_schema} is up to date"
+
+
+def _trigger(settings: Settings) -> str:
+    with connect(settings) as conn:
+        if not migrate.has_trigger(conn):
+            raise _Wrong("commits are not announced: the trigger on ducklake_snapshot is missing or disabled")
+    return f"commits are announced on channel {migrate.channel(settings)}"
+
+
+async def _storage(settings: Settings, metadata: Metadata) -> str:
+    """Writes, reads, conditionally writes and deletes one object beside the data."""
+    objects = Objects(settings)
+    probe = metadata.location / f"mergus-doctor-{uuid4()}"
+    await objects.put(probe, b"mergus")
+    try:
+        if await objects.get(probe) != b"mergus":
+            raise _Wrong("an object that was just written reads back differently")
+        conditional = not await objects.put_new(probe, b"other")
+    finally:
+        await objects.delete(probe)
+    return f"{metadata.location.directory} is writable" + (
+        "" if conditional else " (conditional writes are ignored by this store: content-named objects are used)"
+    )
+
+
+def _attach(settings: Settings) -> str:
+    lake = session.attach(settings)
+    try:
+        row = lake.execute("SELECT max(snapshot_id) FROM lake.snapshots()").fetchone()
+    finally:
+        lake.close()
+    return f"a DuckDB session attaches the lake at snapshot {row[0] if row else '?'}"

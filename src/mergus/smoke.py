@@ -1,0 +1,102 @@
+"""`mergus smoke`: uses a running server as its clients would, and looks at the lake from the other side.
+
+Works in a namespace of its own and takes it away again, so it can be run against a lake in use.
+"""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import duckdb
+
+from mergus.config import Settings
+from mergus.ducklake import session
+from mergus.errors import MergusError
+
+TIMEOUT_SECONDS = 10
+
+
+class SmokeFailure(MergusError):
+    """What was found, and what should have been."""
+
+
+def smoke(uri: str, settings: Settings) -> Iterator[str]:
+    """One line for each step that held; SmokeFailure at the first that did not."""
+    base = uri.rstrip("/")
+    checks = _ask("GET", f"{base}/readyz", 200)["checks"]
+    yield f"the server is ready: {', '.join(checks)}"
+    config = _ask("GET", f"{base}/v1/config", 200)
+    prefix = config["overrides"]["prefix"]
+    yield f"it announces {len(config['endpoints'])} operations under prefix {prefix}"
+    catalog = f"{base}/v1/{quote(prefix)}"
+    name = f"mergus_smoke_{uuid4().hex[:12]}"
+    with _lake(settings) as lake:
+        _ask("POST", f"{catalog}/namespaces", 200, {"namespace": [name], "properties": {"owner": "smoke"}})
+        try:
+            yield from _namespace_steps(catalog, name, lake)
+        finally:
+            _ask("DELETE", f"{catalog}/namespaces/{name}", 204)
+        _ask("HEAD", f"{catalog}/namespaces/{name}", 404)
+        _expect("schemas seen by DuckDB after the drop", name in _schemas(lake), False)
+    yield "namespace dropped, and gone for both"
+
+
+def _namespace_steps(catalog: str, name: str, lake: duckdb.DuckDBPyConnection | None) -> Iterator[str]:
+    yield f"namespace {name} created through REST"
+    if lake is not None:
+        _expect("schemas seen by an open DuckDB session", name in _schemas(lake), True)
+        yield "an open DuckDB session sees it"
+    change = {"updates": {"stage": "test"}, "removals": ["owner"]}
+    done = _ask("POST", f"{catalog}/namespaces/{name}/properties", 200, change)
+    _expect("changed properties", (done["updated"], done["removed"]), (["stage"], ["owner"]))
+    loaded = _ask("GET", f"{catalog}/namespaces/{name}", 200)["properties"]
+    _expect("property stage", loaded.get("stage"), "test")
+    yield "its properties are kept"
+    error = _ask("POST", f"{catalog}/namespaces", 409, {"namespace": [name]})["error"]
+    _expect("error of a second creation", error["type"], "AlreadyExistsException")
+    yield "a second creation is refused"
+
+
+@contextmanager
+def _lake(settings: Settings) -> Generator[duckdb.DuckDBPyConnection | None]:
+    """A DuckDB session, where we know the lake's Postgres; a client elsewhere checks the wire alone."""
+    if settings.postgres_dsn is None:
+        yield None
+        return
+    lake = session.attach(settings)
+    try:
+        yield lake
+    finally:
+        lake.close()
+
+
+def _schemas(lake: duckdb.DuckDBPyConnection | None) -> set[str]:
+    if lake is None:
+        return set()
+    query = "SELECT schema_name FROM information_schema.schemata WHERE catalog_name = 'lake'"
+    return {row[0] for row in lake.execute(query).fetchall()}
+
+
+def _expect(what: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        raise SmokeFailure(f"{what}: found {found!r}, expected {wanted!r}")
+
+
+def _ask(method: str, url: str, expected: int, body: object = None) -> Any:  # noqa: ANN401
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+            status, content = answer.status, answer.read()
+    except urllib.error.HTTPError as e:
+        status, content = e.code, e.read()
+    except OSError as e:
+        raise SmokeFailure(f"{method} {url}: no answer ({e})") from None
+    if status != expected:
+        raise SmokeFailure(f"{method} {url}: status {status}, expected {expected}: {content.decode(errors='replace')}")
+    return json.loads(content) if content else None
