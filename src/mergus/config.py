@@ -7,11 +7,13 @@ these fields, so a description is written for an operator. Secrets are `SecretSt
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import AfterValidator, AliasChoices, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     DotEnvSettingsSource,
@@ -41,15 +43,37 @@ def _warehouse(text: str) -> str:
     raise ValueError("a name of letters, digits, - and _, or an s3:// or file:// location, is needed")
 
 
-def _or_aws(name: str, *aws: str) -> AliasChoices:
-    """Ours first, then the variable that AWS tools read."""
-    return AliasChoices(f"MERGUS_{name.upper()}", *aws)
+# The variables that AWS tools read, for what is not set as MERGUS_*.
+AWS_VARIABLES = {
+    "s3_endpoint": ("AWS_ENDPOINT_URL_S3",),
+    "s3_region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "s3_access_key_id": ("AWS_ACCESS_KEY_ID",),
+    "s3_secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
+    "s3_session_token": ("AWS_SESSION_TOKEN",),
+}
+_KEYS = ("s3_access_key_id", "s3_secret_access_key", "s3_session_token")
+
+
+class _AwsVariables(PydanticBaseSettingsSource):
+    """Keys are taken from one place together: somebody's session token does not go with another's key."""
+
+    def __init__(self, settings_cls: type[BaseSettings], variables: Mapping[str, str | None]) -> None:
+        super().__init__(settings_cls)
+        self._variables = variables
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        found = next(filter(None, map(self._variables.get, AWS_VARIABLES.get(field_name, ()))), None)
+        return found, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        skipped = _KEYS if "s3_access_key_id" in self.current_state else ()
+        fields = self.settings_cls.model_fields.items()
+        values = {name: self.get_field_value(field, name)[0] for name, field in fields if name not in skipped}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(
-        env_prefix="MERGUS_", extra="ignore", populate_by_name=True, frozen=True, env_ignore_empty=True
-    )
+    model_config = SettingsConfigDict(env_prefix="MERGUS_", extra="ignore", frozen=True, env_ignore_empty=True)
 
     host: str = Field("127.0.0.1", description="Address to serve on.")
     port: int = Field(8181, ge=0, le=65535, description="Port to serve on; 0 lets the system choose.")
@@ -93,27 +117,22 @@ class Settings(BaseSettings):
 
     s3_endpoint: str | None = Field(
         None,
-        validation_alias=_or_aws("s3_endpoint", "AWS_ENDPOINT_URL_S3"),
         description="S3 endpoint URL; unset means AWS (or, for `mergus dev`, the embedded store).",
     )
     s3_region: str = Field(
         "us-east-1",
-        validation_alias=_or_aws("s3_region", "AWS_REGION", "AWS_DEFAULT_REGION"),
         description="S3 region.",
     )
     s3_access_key_id: str | None = Field(
         None,
-        validation_alias=_or_aws("s3_access_key_id", "AWS_ACCESS_KEY_ID"),
         description="S3 access key; unset means the default AWS credential chain.",
     )
     s3_secret_access_key: SecretStr | None = Field(
         None,
-        validation_alias=_or_aws("s3_secret_access_key", "AWS_SECRET_ACCESS_KEY"),
         description="S3 secret key.",
     )
     s3_session_token: SecretStr | None = Field(
         None,
-        validation_alias=_or_aws("s3_session_token", "AWS_SESSION_TOKEN"),
         description="Session token that goes with temporary S3 keys.",
     )
     s3_path_style: bool | None = Field(
@@ -149,8 +168,10 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        connection = DotEnvSettingsSource(settings_cls, env_file=_state_dir() / CONNECTION_FILE)
-        return init_settings, env_settings, connection
+        file = _state_dir() / CONNECTION_FILE
+        connection = DotEnvSettingsSource(settings_cls, env_file=file)
+        aws_here = _AwsVariables(settings_cls, dotenv_values(file))
+        return init_settings, env_settings, connection, aws_here, _AwsVariables(settings_cls, os.environ)
 
     @property
     def dsn(self) -> str:
@@ -214,8 +235,7 @@ def reference() -> str:
     """The configuration reference as a Markdown table (OPERATIONS.md holds a copy that a test compares)."""
     rows = ["| Variable | Default | Meaning |", "| --- | --- | --- |"]
     for name, field in Settings.model_fields.items():
-        alias = field.validation_alias
-        others = [f"`{c}`" for c in alias.choices[1:]] if isinstance(alias, AliasChoices) else []
+        others = [f"`{variable}`" for variable in AWS_VARIABLES.get(name, ())]
         default = "" if field.default_factory or field.default is None else f"`{field.default}`"
         meaning = (field.description or "") + (f" Falls back to {', '.join(others)}." if others else "")
         rows.append(f"| `MERGUS_{name.upper()}` | {default} | {meaning} |")

@@ -1,7 +1,7 @@
 """Reading and writing whole objects, the same way on S3 and on a local disk."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import obstore
@@ -12,7 +12,7 @@ from mergus.config import Settings
 from mergus.storage.location import Location
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, S3Config
+    from obstore.store import ClientConfig, S3Config, S3Credential, S3CredentialProvider
 
 
 class Objects:
@@ -47,8 +47,10 @@ class Objects:
             return
 
     async def reachable(self, location: Location) -> None:
-        """Raises unless the store answers for this place; one small request, and nothing is written."""
-        await self.get(location / f".mergus-probe-{uuid4()}")
+        """Raises unless the store answers for this place; one small request, and nothing is written. A listing, since
+        a GET in a bucket that is not there looks like a GET of an object that is not there."""
+        nothing = location / f".mergus-probe-{uuid4()}"
+        await obstore.list_with_delimiter_async(self._store(location), nothing.key)  # pyright: ignore[reportUnknownMemberType]
 
     def _store(self, location: Location) -> S3Store | LocalStore:
         root = (location.scheme, location.bucket)
@@ -70,22 +72,29 @@ def _open_s3(bucket: str, settings: Settings) -> S3Store:
     }
     client: ClientConfig = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=3)}
     if settings.s3_endpoint is not None:
-        config["endpoint"] = settings.s3_endpoint
+        # by this name, since the library lets AWS_ENDPOINT_URL_S3 in the environment win over `endpoint`
+        config["aws_endpoint_url_s3"] = settings.s3_endpoint
         client["allow_http"] = settings.s3_endpoint.startswith("http://")
-    provider: Any = None
-    if settings.s3_access_key_id is not None and settings.s3_secret_access_key is not None:
-        config["access_key_id"] = settings.s3_access_key_id
-        config["secret_access_key"] = settings.s3_secret_access_key.get_secret_value()
-        if settings.s3_session_token is not None:
-            config["session_token"] = settings.s3_session_token.get_secret_value()
-    else:
-        from obstore.auth.boto3 import Boto3CredentialProvider
-
-        provider = Boto3CredentialProvider()
     return S3Store(
         bucket,
         config=config,
         client_options=client,
         retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=20)},
-        credential_provider=provider,
+        credential_provider=_credentials(settings),
     )
+
+
+def _credentials(settings: Settings) -> "S3CredentialProvider":
+    """Always given: the library would otherwise mix ours with what it finds in the environment."""
+    key, secret, token = settings.s3_access_key_id, settings.s3_secret_access_key, settings.s3_session_token
+    if key is None or secret is None:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+
+        return Boto3CredentialProvider()
+    static: S3Credential = {
+        "access_key_id": key,
+        "secret_access_key": secret.get_secret_value(),
+        "token": token.get_secret_value() if token else None,
+        "expires_at": None,
+    }
+    return lambda: static

@@ -1,0 +1,193 @@
+"""`mergus init`: creating, adopting, refusing, and taking everything away again."""
+
+import subprocess
+import sys
+from typing import Any
+
+import psycopg
+import pytest
+
+from mergus.annex import migrate
+from mergus.config import Settings
+from mergus.ducklake import session
+from mergus.ducklake.connect import connect
+from mergus.errors import SetupError
+from mergus.serve import environment
+from mergus.setup import initialise, uninitialise
+from tests.support import lakes
+from tests.support.lakes import TestLake, quiet
+
+EVERYTHING = """
+    SELECT 'relation', n.nspname || '.' || c.relname || ' ' || c.relkind::text FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
+    UNION ALL SELECT 'trigger', tgname FROM pg_trigger WHERE NOT tgisinternal
+    UNION ALL SELECT 'function', p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+    WHERE n.nspname NOT IN ('pg_catalog', 'information_schema')
+    UNION ALL SELECT 'schema', nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\\_%'
+    ORDER BY 1, 2
+"""
+
+
+def plain_lake(dsn: str, **changes: object) -> Settings:
+    """A lake made by DuckDB alone."""
+    settings = lakes.settings_for(dsn, **changes)
+    session.attach(settings, settings.data_path).close()
+    return settings
+
+
+def contents(settings: Settings) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every `ducklake_*` table."""
+    lake = TestLake(settings)
+    tables = lake.sql("SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY 1", settings.metadata_schema)
+    return {t: lake.sql(f'SELECT * FROM "{settings.metadata_schema}"."{t}" ORDER BY 1') for (t,) in tables}
+
+
+def test_a_new_lake_is_exactly_what_duckdb_makes() -> None:
+    def shape(lake: TestLake) -> list[tuple[Any, ...]]:
+        return lake.sql(
+            "SELECT table_name, column_name, data_type, ordinal_position FROM information_schema.columns "
+            "WHERE table_schema = 'public' ORDER BY 1, 4"
+        )
+
+    with lakes.database() as dsn, lakes.lake() as ours:
+        theirs = TestLake(plain_lake(dsn))
+        assert shape(ours) == shape(theirs)
+        assert ours.snapshots() == theirs.snapshots()
+        stored = "SELECT key, value FROM ducklake_metadata WHERE key <> 'data_path' ORDER BY 1"
+        assert ours.sql(stored) == theirs.sql(stored)
+
+
+def test_adopting_changes_no_row_and_removing_leaves_a_plain_ducklake() -> None:
+    with lakes.database() as dsn:
+        settings = plain_lake(dsn)
+        db = session.attach(settings)
+        db.execute("CREATE TABLE t(i INTEGER); INSERT INTO t VALUES (1), (2)")
+        before, objects_before = contents(settings), TestLake(settings).sql(EVERYTHING)
+
+        done = initialise(settings.model_copy(update={"data_path": None}), quiet)
+        assert not done.created
+        assert done.metadata.data_path == settings.data_path
+        assert contents(settings) == before
+        assert TestLake(settings).sql(EVERYTHING) != objects_before
+
+        db.execute("INSERT INTO t VALUES (3)")
+        uninitialise(settings, quiet)
+        assert TestLake(settings).sql(EVERYTHING) == objects_before
+        db.execute("INSERT INTO t VALUES (4)")
+        assert db.execute("SELECT list(i ORDER BY i) FROM t").fetchall() == [([1, 2, 3, 4],)]
+        db.close()
+
+
+def test_init_can_be_run_again_and_after_a_removal() -> None:
+    with lakes.lake() as lake:
+        present = lake.sql(EVERYTHING)
+        initialise(lake.settings, quiet)
+        assert lake.sql(EVERYTHING) == present
+        uninitialise(lake.settings, quiet)
+        initialise(lake.settings, quiet)
+        assert lake.sql(EVERYTHING) == present
+
+
+def test_ten_processes_at_once_make_one_lake() -> None:
+    with lakes.database() as dsn:
+        settings = lakes.settings_for(dsn)
+        command = [sys.executable, "-m", "mergus", "init"]
+        env = {"MERGUS_STATE_DIR": "/nonexistent", "PATH": "", **environment(settings)}
+        processes = [
+            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(10)
+        ]
+        answers = [p.communicate(timeout=120) for p in processes]
+        assert [p.returncode for p in processes] == [0] * 10, answers
+        assert sorted(out.split(":")[0] for out, _ in answers) == ["created"] + ["ready"] * 9
+        lake = TestLake(settings)
+        assert [row[0] for row in lake.snapshots()] == [0]
+        assert len(lake.sql("SELECT FROM migration")) == len(migrate.migrations())
+        with connect(settings) as conn:
+            assert migrate.pending(conn, settings) == []
+
+
+@pytest.mark.parametrize("version", ["0.3", "1.1", "2.0"])
+def test_h25_a_lake_of_another_version_is_refused_untouched(version: str) -> None:
+    with lakes.database() as dsn:
+        settings = plain_lake(dsn)
+        TestLake(settings).sql("UPDATE ducklake_metadata SET value = %s WHERE key = 'version'", version)
+        before = TestLake(settings).sql(EVERYTHING)
+        with pytest.raises(SetupError, match=f"version {version}.*AUTOMATIC_MIGRATION"):
+            initialise(settings, quiet)
+        assert TestLake(settings).sql(EVERYTHING) == before
+
+
+def test_h25_an_encrypted_lake_is_refused_untouched() -> None:
+    with lakes.database() as dsn:
+        settings = lakes.settings_for(dsn)
+        db = session.attach(plain_lake(dsn))  # loads the extensions
+        db.execute("USE memory; DETACH lake")
+        TestLake(settings).sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        db.execute(f"ATTACH 'ducklake:postgres:{dsn}' AS lake (DATA_PATH '{settings.data_path}', ENCRYPTED)")
+        db.close()
+        before = TestLake(settings).sql(EVERYTHING)
+        with pytest.raises(SetupError, match="encrypted"):
+            initialise(settings, quiet)
+        assert TestLake(settings).sql(EVERYTHING) == before
+
+
+def test_a_lake_whose_data_is_elsewhere_is_not_taken_for_the_one_in_the_settings() -> None:
+    with lakes.database() as dsn:
+        plain_lake(dsn)
+        with pytest.raises(SetupError, match="keeps its data in"):
+            initialise(lakes.settings_for(dsn), quiet)
+
+
+def test_a_lake_that_a_newer_mergus_set_up_is_refused() -> None:
+    with lakes.lake() as lake:
+        lake.sql("INSERT INTO migration (number, name, checksum) VALUES (9999, 'future', '')")
+        with pytest.raises(SetupError, match="newer Mergus"):
+            initialise(lake.settings, quiet)
+
+
+def test_two_lakes_share_one_database() -> None:
+    with lakes.database() as dsn:
+        one = lakes.settings_for(dsn)
+        two = lakes.settings_for(dsn, metadata_schema='we"ird')
+        for settings in (one, two):
+            initialise(settings, quiet)
+        db = session.attach(two)
+        db.execute("CREATE SCHEMA only_here")
+        db.close()
+        assert len(TestLake(one).snapshots()) == 1
+        assert len(TestLake(two).snapshots()) == 2
+        uninitialise(two, quiet)
+        with connect(one) as conn:
+            assert migrate.pending(conn, one) == []
+
+
+def test_every_commit_is_announced_whoever_makes_it() -> None:
+    with lakes.lake() as lake, psycopg.connect(lake.settings.dsn, autocommit=True) as listener:
+        listener.execute(f"LISTEN {migrate.channel(lake.settings)}".encode())
+        db = lake.duckdb()
+        db.execute("CREATE SCHEMA s1; CREATE SCHEMA s2")
+        db.close()
+        heard = [n.payload for n in listener.notifies(timeout=5, stop_after=2)]
+        assert heard == ["1", "2"]
+
+
+def test_a_half_made_index_is_made_again() -> None:
+    """CREATE INDEX CONCURRENTLY that was killed leaves an index that is there but not valid."""
+    with lakes.lake() as lake:
+        lake.sql("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'public.mergus_table_schema'::regclass")
+        initialise(lake.settings, quiet)
+        valid = lake.sql("SELECT indisvalid FROM pg_index WHERE indexrelid = 'public.mergus_table_schema'::regclass")
+        assert valid == [(True,)]
+
+
+def test_nothing_to_set_up_is_said_clearly() -> None:
+    with lakes.database() as dsn:
+        with pytest.raises(SetupError, match="MERGUS_WAREHOUSE"):
+            initialise(lakes.settings_for(dsn, data_path=None), quiet)
+        with pytest.raises(SetupError, match="no DuckLake"):
+            uninitialise(lakes.settings_for(dsn), quiet)
+    with pytest.raises(SetupError, match="cannot be reached") as caught:
+        initialise(lakes.settings_for("postgresql://mergus:hunter2secret@127.0.0.1:1/x"), quiet)
+    assert "hunter2secret" not in str(caught.value)

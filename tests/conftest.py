@@ -1,0 +1,29 @@
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+
+from tests.support import lakes, servers
+from tests.support.lakes import TestLake
+from tests.support.servers import Server
+
+
+@pytest.fixture(scope="module")
+def lake() -> Iterator[TestLake]:
+    """A lake that the tests of one module share: each uses names of its own."""
+    with lakes.lake() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(lake: TestLake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with servers.server(lake.settings, tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture
+def db(lake: TestLake) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB session that is attached before the test does anything."""
+    session = lake.duckdb()
+    yield session
+    session.close()

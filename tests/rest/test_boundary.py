@@ -1,0 +1,187 @@
+"""Request ids, logs, metrics, health: what is the same for every request."""
+
+import json
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mergus.config import Settings
+from mergus.rest.operations import OPERATIONS
+from tests.support import lakes, servers
+from tests.support.lakes import TestLake
+from tests.support.servers import Server, error_of
+
+
+def sample(text: str, name: str, **labels: str) -> float:
+    """The value of one metric; 0 where it is not there."""
+    for line in text.splitlines():
+        found = re.fullmatch(rf"{name}(?:\{{(.*)\}})? (\S+)", line)
+        if found and dict(re.findall(r'(\w+)="([^"]*)"', found[1] or "")) == labels:
+            return float(found[2])
+    return 0.0
+
+
+def test_every_answer_has_a_request_id_and_its_own(server: Server) -> None:
+    ids = {server.http.get(path).headers["x-request-id"] for path in ("/healthz", "/v1/config", "/nothing", "/v1/x/y")}
+    assert len(ids) == 4
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"), [("abc-123", True), ("x" * 128, True), ("x" * 129, False), ("a b", False), ('"}{', False)]
+)
+def test_a_clients_request_id_is_kept_if_it_is_harmless(sent: str, kept: bool, server: Server) -> None:
+    answer = server.http.get("/healthz", headers={"X-Request-ID": sent})
+    assert (answer.headers["x-request-id"] == sent) == kept
+
+
+def test_a_request_is_one_json_line_with_operation_status_and_id(server: Server) -> None:
+    answer = server.http.get(server.path("not_here"), headers={"X-Request-ID": "find-me"})
+    assert answer.status_code == 404
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    (line,) = [x for x in lines if x.get("request_id") == "find-me"]
+    assert line["operation"] == "loadNamespaceMetadata"
+    assert line["status"] == 404
+    assert line["method"] == "GET"
+    assert line["milliseconds"] > 0
+
+
+def test_no_secret_is_in_the_log(server: Server, lake: TestLake) -> None:
+    log = server.log.read_text()
+    secret = lake.settings.s3_secret_access_key
+    assert secret is not None
+    assert secret.get_secret_value() not in log
+    password = lake.settings.dsn.split(":")[2].split("@")[0]
+    assert password not in log
+
+
+def test_requests_are_counted_by_operation_and_status(server: Server) -> None:
+    def count(operation: str, status: str) -> float:
+        return sample(server.http.get("/metrics").text, "mergus_requests_total", operation=operation, status=status)
+
+    before = count("namespaceExists", "404")
+    for _ in range(3):
+        server.http.head(server.path("nobody"))
+    assert count("namespaceExists", "404") == before + 3
+    text = server.http.get("/metrics").text
+    assert sample(text, "mergus_request_seconds_count", operation="namespaceExists") >= 3
+    assert sample(text, "mergus_pool_connections") >= 1
+
+
+def test_an_unknown_path_makes_no_label_of_its_own(server: Server) -> None:
+    server.http.get("/some/random/path")
+    text = server.http.get("/metrics").text
+    operations = set(re.findall(r'operation="([^"]*)"', text))
+    assert operations <= {o.name for o in OPERATIONS} | {"unknown"}
+
+
+def test_every_operation_passes_the_gate_or_is_not_answered(server: Server) -> None:
+    """The router refuses to send an answer that was not authorised: so one 2xx from each proves each."""
+    server.create("gate")
+    answers = {
+        "getConfig": server.http.get("/v1/config"),
+        "listNamespaces": server.http.get(server.namespaces),
+        "createNamespace": server.create("gate_2"),
+        "loadNamespaceMetadata": server.http.get(server.path("gate")),
+        "namespaceExists": server.http.head(server.path("gate")),
+        "updateProperties": server.http.post(f"{server.path('gate')}/properties", json={"updates": {"a": "b"}}),
+        "dropNamespace": server.http.delete(server.path("gate")),
+        "healthz": server.http.get("/healthz"),
+        "readyz": server.http.get("/readyz"),
+        "metrics": server.http.get("/metrics"),
+    }
+    assert set(answers) == {o.name for o in OPERATIONS}
+    assert {name: a.is_success for name, a in answers.items()} == dict.fromkeys(answers, True)
+
+
+class TestReadiness:
+    def test_ready_when_all_is_there(self, server: Server) -> None:
+        assert server.http.get("/readyz").json() == {"status": "ok", "checks": {"postgres": "ok", "storage": "ok"}}
+
+    def test_not_ready_but_alive_without_postgres(self, lake: TestLake, tmp_path: Path) -> None:
+        nowhere = lake.settings.model_copy(
+            update={"postgres_dsn": lakes.settings_for("postgresql://u:p@127.0.0.1:1/x").postgres_dsn}
+        )
+        with servers.server(nowhere, tmp_path, wait=False, pool_timeout=0.5) as running:
+            answer = wait_for(running, "/healthz", 200)
+            assert answer.json() == {"status": "ok"}
+            ready = running.http.get("/readyz")
+            assert ready.status_code == 503
+            assert ready.json()["status"] == "not ready"
+            answer = running.http.get(running.namespaces)
+            assert error_of(answer) == (503, "ServiceUnavailableException")
+            assert answer.headers["retry-after"] == "1"
+
+    def test_not_ready_without_storage(self, lake: TestLake, tmp_path: Path) -> None:
+        with servers.server(lake.settings, tmp_path, wait=False, s3_endpoint="http://127.0.0.1:1") as running:
+            wait_for(running, "/healthz", 200)
+            ready = running.http.get("/readyz")
+            assert ready.status_code == 503
+            assert ready.json()["checks"]["postgres"] == "ok"
+            assert ready.json()["checks"]["storage"] != "ok"
+            assert running.http.get(running.namespaces).status_code == 200
+
+    def test_h25_not_ready_with_a_catalog_of_another_version(self, tmp_path: Path) -> None:
+        with lakes.lake() as lake, servers.server(lake.settings, tmp_path) as running:
+            lake.sql("UPDATE ducklake_metadata SET value = '1.1' WHERE key = 'version'")
+            ready = running.http.get("/readyz")
+            assert ready.status_code == 503
+            assert "1.1" in ready.json()["checks"]["postgres"]
+
+    def test_not_ready_when_the_lake_was_never_set_up(self, tmp_path: Path) -> None:
+        with lakes.database() as dsn:
+            settings: Settings = lakes.settings_for(dsn)
+            with servers.server(settings, tmp_path, wait=False) as running:
+                wait_for(running, "/healthz", 200)
+                assert running.http.get("/readyz").status_code == 503
+                assert error_of(running.http.get(running.namespaces)) == (503, "ServiceUnavailableException")
+
+
+def wait_for(running: Server, path: str, status: int) -> httpx.Response:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            answer = running.http.get(path)
+        except httpx.TransportError:
+            answer = None
+        if answer is not None and answer.status_code == status:
+            return answer
+        assert time.monotonic() < deadline, running.log.read_text()
+        time.sleep(0.05)
+
+
+def test_several_processes_serve_one_lake_and_add_up_their_metrics(lake: TestLake, tmp_path: Path) -> None:
+    with servers.server(lake.settings, tmp_path, workers=3) as running:
+        for _ in range(60):
+            # a connection each, so that every process gets some
+            assert httpx.get(f"{running.uri}/v1/config").status_code == 200
+        text = httpx.get(f"{running.uri}/metrics").text
+        assert sample(text, "mergus_requests_total", operation="getConfig", status="200") == 60
+
+
+def test_requests_in_flight_are_finished_when_the_server_is_stopped(lake: TestLake, tmp_path: Path) -> None:
+    """A creation that waits for a writer's lock when SIGTERM comes still gets its answer."""
+    import psycopg
+
+    with (
+        servers.server(lake.settings, tmp_path) as running,
+        psycopg.connect(lake.settings.dsn) as writer,
+    ):
+        writer.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+        answers: list[httpx.Response] = []
+        client = threading.Thread(target=lambda: answers.append(running.create("in_flight")))
+        client.start()
+        deadline = time.monotonic() + 10
+        while not lake.sql("SELECT FROM pg_locks WHERE NOT granted AND relation = 'ducklake_snapshot'::regclass"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        running.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        writer.rollback()
+        client.join(20)
+        assert [a.status_code for a in answers] == [200]
+        assert running.process.wait(20) is not None

@@ -1,0 +1,94 @@
+"""Real server processes on ports of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+
+from mergus.config import Settings
+from mergus.embedded.state import free_port
+from mergus.serve import environment
+
+STARTUP_SECONDS = 60
+
+
+@dataclass
+class Server:
+    uri: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    http: httpx.Client
+
+    @property
+    def namespaces(self) -> str:
+        return "/v1/lake/namespaces"
+
+    def path(self, *levels: str) -> str:
+        return f"{self.namespaces}/{quote(chr(0x1F).join(levels), safe='')}"
+
+    def create(self, *levels: str, **properties: str) -> httpx.Response:
+        return self.http.post(self.namespaces, json={"namespace": list(levels), "properties": properties})
+
+    def list(self, **params: str | int) -> list[list[str]]:
+        answer = self.http.get(self.namespaces, params=params)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["namespaces"]
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + STARTUP_SECONDS
+        while True:
+            assert self.process.poll() is None, self.log.read_text()
+            try:
+                if self.http.get("/readyz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+
+
+def error_of(response: httpx.Response) -> tuple[int, str]:
+    """(status, type) of an answer that must be an error in Iceberg's shape, and nothing else."""
+    assert response.headers["content-type"] == "application/json", response.text
+    body = response.json()
+    assert set(body) == {"error"}
+    error = body["error"]
+    assert set(error) == {"message", "type", "code"}
+    assert error["message"]
+    assert error["code"] == response.status_code
+    return response.status_code, error["type"]
+
+
+@contextmanager
+def server(settings: Settings, folder: Path, *, wait: bool = True, **changes: object) -> Iterator[Server]:
+    port = free_port()
+    effective = settings.model_copy(update={"host": "127.0.0.1", "port": port, **changes})
+    log = folder / f"server-{port}.log"
+    command = [sys.executable, "-m", "mergus", "serve", "--no-init"]
+    env = {**os.environ, **environment(effective)}
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
+    uri = f"http://127.0.0.1:{port}"
+    with httpx.Client(base_url=uri, timeout=30) as http:
+        running = Server(uri, process, log, http)
+        try:
+            if wait:
+                running.wait_ready()
+            yield running
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                    raise
