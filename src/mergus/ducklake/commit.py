@@ -14,11 +14,15 @@ What must hold, and why:
 - The snapshot id is the newest plus one, without a gap: DuckDB's conflict detection rests on the primary key,
   and a stale DuckDB transaction would commit into a gap unchecked (H30).
 - Snapshot times never go back, else `AT (TIMESTAMP)` picks a wrong snapshot (H46).
+- DuckDB's writers get their turn. They cannot queue as we do: a snapshot that we add makes their insert fail, and
+  after ten tries they give up. So a commit that sees one of them waiting says so in its snapshot, and the next commit
+  of ours, from whichever process, first leaves the catalog alone for a moment.
 - A block that records no change leaves no snapshot behind.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -34,9 +38,19 @@ from mergus.errors import CommitStateUnknown, ServiceUnavailable
 LOCK: Final = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
 
 READ_HEAD: Final = """
-    SELECT snapshot_id, schema_version, next_catalog_id, next_file_id,
-           (SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL)
-    FROM ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 1
+    SELECT s.snapshot_id, schema_version, next_catalog_id, next_file_id,
+           (SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL),
+           CASE WHEN commit_extra_info LIKE '%%"contended":true%%'
+                THEN extract(epoch FROM snapshot_time - clock_timestamp())::float8 + %(give_way)s
+                ELSE 0 END
+    FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id
+    ORDER BY s.snapshot_id DESC LIMIT 1
+"""
+
+# An insert into the table that we have locked: only DuckDB sessions do that without locking it first.
+IS_CONTENDED: Final = """
+    SELECT EXISTS (SELECT FROM pg_locks
+                   WHERE relation = 'ducklake_snapshot'::regclass AND mode = 'RowExclusiveLock' AND NOT granted)
 """
 
 # clock_timestamp, not now(): the transaction began before the lock was granted.
@@ -51,6 +65,10 @@ INSERT_CHANGES: Final = """
     INSERT INTO ducklake_snapshot_changes
     VALUES (%(snapshot_id)s, %(changes_made)s, %(author)s, %(message)s, %(extra_info)s)
 """
+
+
+# DuckDB waits 50 to 100 ms before its first new try, and up to 225 ms before its third.
+GIVE_WAY_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +111,8 @@ class Commit:
     async def _write_snapshot(self, info: CommitInfo) -> None:
         if not self._changes:
             return
+        contended = await (await self.conn.execute(IS_CONTENDED)).fetchone()
+        extra = {**info.extra, "contended": True} if contended and contended[0] else info.extra
         row = {
             "head": self.head.snapshot_id,
             "snapshot_id": self.snapshot_id,
@@ -102,7 +122,7 @@ class Commit:
             "changes_made": changes_made(self._changes),
             "author": info.author,
             "message": info.message,
-            "extra_info": orjson.dumps(info.extra).decode() if info.extra else None,
+            "extra_info": orjson.dumps(extra).decode() if extra else None,
         }
         await self.conn.execute(INSERT_SNAPSHOT, row)
         await self.conn.execute(INSERT_CHANGES, row)
@@ -113,8 +133,8 @@ async def commit(pool: Pool, info: CommitInfo) -> AsyncGenerator[Commit]:
     async with connection(pool) as conn:
         written = False
         try:
-            async with conn.transaction():
-                tx = Commit(conn, await _lock(conn))
+            async with AsyncExitStack() as transaction:
+                tx = Commit(conn, await _begin(conn, transaction))
                 yield tx
                 await tx._write_snapshot(info)  # pyright: ignore[reportPrivateUsage]
                 written = True
@@ -132,14 +152,29 @@ async def hold_still(pool: Pool) -> AsyncGenerator[Conn]:
         yield conn
 
 
-async def _lock(conn: Conn) -> Head:
+async def _begin(conn: Conn, transaction: AsyncExitStack) -> Head:
+    """Opens the transaction with the lock held; gives way once if the newest snapshot says that DuckDB waits."""
+    gave_way = False
+    while True:
+        async with AsyncExitStack() as attempt:
+            await attempt.enter_async_context(conn.transaction())
+            head, wait = await _lock(conn)
+            if gave_way or wait <= 0:
+                transaction.push_async_exit(attempt.pop_all())
+                return head
+        gave_way = True
+        await asyncio.sleep(min(wait, GIVE_WAY_SECONDS))
+
+
+async def _lock(conn: Conn) -> tuple[Head, float]:
+    """The newest snapshot, and for how many seconds it asks that the catalog be left alone."""
     try:
         await conn.execute(LOCK)
     except LockNotAvailable as e:
         raise ServiceUnavailable("Other writers hold the catalog; try again") from e
-    row = await (await conn.execute(READ_HEAD)).fetchone()
+    row = await (await conn.execute(READ_HEAD, {"give_way": GIVE_WAY_SECONDS})).fetchone()
     if row is None or row[4] != SUPPORTED_VERSION:
         raise ServiceUnavailable(
             f"The DuckLake catalog is not of version {SUPPORTED_VERSION} any more; nothing is written to it"
         )
-    return Head(*row[:4])
+    return Head(*row[:4]), row[5]

@@ -1,0 +1,52 @@
+"""Postgres goes away under a running server and comes back: on an instance of its own, so that it can."""
+
+import time
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from mergus.embedded.postgres import Postgres
+from mergus.embedded.state import StateDir
+from mergus.setup import initialise
+from tests.support import lakes, servers
+from tests.support.lakes import quiet
+from tests.support.servers import error_of
+
+
+@pytest.mark.parametrize("how", ["restart", "sessions ended"])
+def test_a_server_survives_and_needs_no_restart(how: str, tmp_path: Path) -> None:
+    with StateDir.claim(tmp_path / "state") as state:
+        postgres = Postgres(state, None, durable=False)
+        try:
+            postgres.wait_ready()
+            settings = lakes.settings_for(postgres.dsn()).model_copy(
+                update={"postgres_dsn": SecretStr(postgres.dsn()), "pool_timeout": 1.0}
+            )
+            initialise(settings, quiet)
+            with servers.server(settings, tmp_path) as running:
+                for i in range(3):
+                    assert running.create(f"before_{i}").status_code == 200
+                if how == "restart":
+                    postgres.child.stop()
+                    answer = running.http.get(running.namespaces)
+                    assert error_of(answer) == (503, "ServiceUnavailableException")
+                    assert error_of(running.create("lost")) == (503, "ServiceUnavailableException")
+                    assert running.http.get("/healthz").status_code == 200
+                    assert running.http.get("/readyz").status_code == 503
+                    postgres = Postgres(state, None, durable=False)
+                    postgres.wait_ready()
+                else:
+                    lakes.TestLake(settings).sql(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'mergus'"
+                    )
+                deadline = time.monotonic() + 20
+                while running.http.get("/readyz").status_code != 200:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+                for i in range(5):
+                    assert running.create(f"after_{i}").status_code == 200
+                names = [f"after_{i}" for i in range(5)] + [f"before_{i}" for i in range(3)] + ["main"]
+                assert running.list() == [[name] for name in names]
+        finally:
+            postgres.child.stop()
