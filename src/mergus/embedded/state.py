@@ -113,8 +113,12 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _shell_quote(value: str) -> str:
-    """Bare wherever a shell allows it, so that a reader that is not a shell finds the value as it is."""
-    return shlex.quote(value)
+    """The same value to a shell that sources the file and to what reads .env files; bare where that is possible."""
+    if shlex.quote(value) == value:
+        return value
+    if "'" not in value and "\\" not in value:
+        return f"'{value}'"
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def is_free(host: str, port: int) -> bool:

@@ -1,0 +1,317 @@
+"""`./scripts/serve` as a user meets it: real processes, real signals, what is printed is what is run."""
+
+import os
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from dotenv import dotenv_values
+
+from mergus.embedded.state import free_port
+
+ROOT = Path(__file__).parents[2]
+DEV = [sys.executable, "-m", "mergus", "dev"]
+READY = "Ready. Ctrl-C stops everything."
+USE_IT = """
+db.execute("CREATE TABLE lake.t AS SELECT range AS i FROM range(1000)")
+print(db.sql("SELECT sum(i) FROM lake.t"))
+"""
+
+
+def clean_env(state: Path, **more: str) -> dict[str, str]:
+    """Nothing of the suite's own backends: the stack must bring its own."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("MERGUS_", "AWS_"))}
+    return {**env, "MERGUS_STATE_DIR": str(state), "MERGUS_PORT": str(free_port()), **more}
+
+
+class Dev:
+    def __init__(self, command: list[str], env: dict[str, str]) -> None:
+        self.env = env
+        self.state = Path(env["MERGUS_STATE_DIR"])
+        self.printed: list[str] = []
+        self.process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait_ready(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.printed.append(line.rstrip("\n"))
+            if line.strip() == READY:
+                return
+        raise AssertionError("\n".join(self.printed))
+
+    @property
+    def connection(self) -> dict[str, str]:
+        return {k: v or "" for k, v in dotenv_values(self.state / "connection.env").items()}
+
+    def block(self, title: str) -> str:
+        """The indented text under a heading of what was printed."""
+        start = next(i for i, line in enumerate(self.printed) if line.startswith(title)) + 1
+        lines: list[str] = []
+        for line in self.printed[start:]:
+            if line and not line.startswith("    "):
+                break
+            lines.append(line[4:])
+        return "\n".join(lines).strip() + "\n"
+
+    def descendants(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+@contextmanager
+def running(env: dict[str, str], command: list[str] | None = None, *args: str) -> Iterator[Dev]:
+    dev = Dev([*(command or DEV), *args], env)
+    try:
+        dev.wait_ready()
+        yield dev
+    finally:
+        if dev.process.poll() is None:
+            dev.process.send_signal(signal.SIGINT)
+            dev.process.wait(60)
+        assert dev.process.stdout is not None
+        dev.process.stdout.close()
+
+
+def gone(processes: list[psutil.Process], seconds: float = 20) -> list[psutil.Process]:
+    """Those that still run after a while; one that is dead but not collected by the system's init does not."""
+    left = psutil.wait_procs(processes, timeout=seconds)[1]
+    return [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def run_python(code: str, env: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    """One stack, by the very command that README names, in a directory with a long and awkward path."""
+    state = tmp_path_factory.mktemp("state") / ("a long name with spaces " * 5).strip() / "it's here"
+    with running(clean_env(state), ["./scripts/serve"], "--workers", "2") as dev:
+        yield dev
+
+
+class TestServed:
+    def test_connection_env_is_private_and_complete(self, served: Dev) -> None:
+        file = served.state / "connection.env"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert set(served.connection) == {
+            "MERGUS_URI",
+            "MERGUS_WAREHOUSE",
+            "MERGUS_POSTGRES_DSN",
+            "MERGUS_DATA_PATH",
+            "AWS_ENDPOINT_URL_S3",
+            "AWS_REGION",
+            "AWS_ACCESS_KEY_ID",
+            "AWS_SECRET_ACCESS_KEY",
+            "MERGUS_DUCKDB_EXTENSIONS",
+        }
+        assert served.connection["MERGUS_URI"] == f"http://127.0.0.1:{served.env['MERGUS_PORT']}"
+        assert served.connection["MERGUS_DATA_PATH"].startswith("s3://")
+
+    def test_connection_env_can_be_sourced(self, served: Dev) -> None:
+        source = served.block("In a shell, first:").strip()
+        done = subprocess.run(["sh", "-c", f"{source}; env"], capture_output=True, text=True, check=True)
+        seen = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+        assert {k: seen.get(k) for k in served.connection} == served.connection
+
+    def test_what_is_printed_holds_no_secret(self, served: Dev) -> None:
+        printed = "\n".join(served.printed)
+        assert served.connection["AWS_SECRET_ACCESS_KEY"] not in printed
+        assert served.connection["MERGUS_POSTGRES_DSN"].split(":")[2].split("@")[0] not in printed
+
+    def test_the_pyiceberg_text_works_as_printed(self, served: Dev) -> None:
+        out = run_python(served.block("PyIceberg"), {**served.env, **served.connection})
+        assert out.strip() == "[('main',)]"
+
+    def test_the_duckdb_text_works_as_printed(self, served: Dev) -> None:
+        code = served.block("DuckDB, straight to the lake")
+        out = run_python(code + USE_IT, {**served.env, **served.connection})
+        assert "main" in out
+        assert "499500" in out
+
+    @pytest.mark.xdist_group("spark")
+    def test_the_spark_text_works_as_printed(self, served: Dev, tmp_path: Path) -> None:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        env = {**served.env, **served.connection, "PATH": path}
+        script = served.block("Spark")
+        assert shlex.split(script)[0] == "spark-sql"
+        done = subprocess.run(
+            ["sh", "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert "main" in done.stdout.splitlines()
+
+    def test_smoke_doctor_and_config_find_it_by_themselves(self, served: Dev) -> None:
+        def mergus(*args: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "mergus", *args]
+            return subprocess.run(command, env=served.env, capture_output=True, text=True, timeout=60, check=False)
+
+        smoke = mergus("smoke")
+        assert smoke.returncode == 0, smoke.stdout + smoke.stderr
+        assert "an open DuckDB session sees it" in smoke.stdout
+        doctor = mergus("doctor")
+        assert doctor.returncode == 0, doctor.stdout
+        names = [line.split()[1] for line in doctor.stdout.splitlines()]
+        assert names == ["extensions", "postgres", "clock", "ducklake", "annex", "trigger", "storage", "duckdb"]
+        config = mergus("config")
+        assert served.connection["AWS_SECRET_ACCESS_KEY"] not in config.stdout
+        assert "MERGUS_POSTGRES_DSN=postgresql://mergus:***@" in config.stdout
+
+    def test_the_state_directory_cannot_be_claimed_twice(self, served: Dev) -> None:
+        env = {**served.env, "MERGUS_PORT": str(free_port())}
+        done = subprocess.run(DEV, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1
+        assert f"in use by process {served.process.pid}" in done.stderr
+        assert (served.state / "connection.env").exists()
+
+    def test_a_port_that_is_taken_is_named(self, served: Dev, tmp_path: Path) -> None:
+        env = clean_env(tmp_path / "other", MERGUS_PORT=served.env["MERGUS_PORT"])
+        done = subprocess.run(DEV, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1
+        assert f"port {env['MERGUS_PORT']}" in done.stderr
+        assert "MERGUS_PORT" in done.stderr
+
+    def test_two_stacks_run_side_by_side(self, served: Dev, tmp_path: Path) -> None:
+        with running(clean_env(tmp_path / "two", MERGUS_WAREHOUSE=f"file://{tmp_path}/warehouse")) as other:
+            httpx.post(f"{other.connection['MERGUS_URI']}/v1/lake/namespaces", json={"namespace": ["only_there"]})
+            here = httpx.get(f"{served.connection['MERGUS_URI']}/v1/lake/namespaces").json()
+            assert ["only_there"] not in here["namespaces"]
+
+
+class TestLifeCycle:
+    @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    def test_a_signal_stops_everything_and_data_is_kept(self, signum: int, tmp_path: Path) -> None:
+        env = clean_env(tmp_path / "state")
+        with running(env) as dev:
+            uri = dev.connection["MERGUS_URI"]
+            first = dev.connection
+            made = httpx.post(f"{uri}/v1/lake/namespaces", json={"namespace": ["kept"], "properties": {"k": "v"}})
+            assert made.status_code == 200
+            started = dev.descendants()
+            names = {p.name() for p in started}
+            assert {"postgres", "weed"} <= names
+            dev.process.send_signal(signum)
+            assert dev.process.wait(60) == 0
+            assert gone(started, 1) == []
+            assert not (dev.state / "connection.env").exists()
+        began = time.monotonic()
+        with running(env) as again:
+            assert time.monotonic() - began < 30
+            assert again.connection == first
+            loaded = httpx.get(f"{uri}/v1/lake/namespaces/kept").json()
+            assert loaded["properties"]["k"] == "v"
+            assert not any("creat" in line for line in again.printed)
+
+    def test_kill_9_leaves_no_process_and_the_next_start_works(self, tmp_path: Path) -> None:
+        env = clean_env(tmp_path / "state")
+        with running(env, None, "--workers", "2") as dev:
+            started = dev.descendants()
+            httpx.post(f"{dev.connection['MERGUS_URI']}/v1/lake/namespaces", json={"namespace": ["kept"]})
+            dev.process.kill()
+            dev.process.wait(10)
+            assert gone(started, 30) == []
+        with running(env) as again:
+            listed = httpx.get(f"{again.connection['MERGUS_URI']}/v1/lake/namespaces").json()
+            assert listed == {"namespaces": [["kept"], ["main"]]}
+
+    def test_a_part_that_dies_stops_the_rest_and_is_named(self, tmp_path: Path) -> None:
+        with running(clean_env(tmp_path / "state")) as dev:
+            started = dev.descendants()
+            next(p for p in started if p.name() == "weed").kill()
+            assert dev.process.wait(60) == 1
+            assert dev.process.stdout is not None
+            assert "SeaweedFS ended unexpectedly" in dev.process.stdout.read()
+            assert gone(started, 1) == []
+
+    def test_an_interrupt_in_the_middle_of_the_first_start_does_no_harm(self, tmp_path: Path) -> None:
+        env = clean_env(tmp_path / "state")
+        for seconds in (0.8, 1.2, 1.8, 2.6):
+            dev = Dev(DEV, env)
+            time.sleep(seconds)
+            started = dev.descendants()
+            dev.process.send_signal(signal.SIGINT)
+            dev.process.wait(60)
+            assert gone(started, 1) == []
+            assert dev.process.stdout is not None
+            dev.process.stdout.close()
+        with running(env) as again:
+            assert httpx.get(f"{again.connection['MERGUS_URI']}/readyz").status_code == 200
+
+    def test_a_file_warehouse_needs_no_s3(self, tmp_path: Path) -> None:
+        place = tmp_path / "ware house"
+        with running(clean_env(tmp_path / "state"), None, "--warehouse", f"file://{place}") as dev:
+            assert "weed" not in {p.name() for p in dev.descendants()}
+            assert dev.connection["MERGUS_DATA_PATH"] == f"file://{place}/data/"
+            out = run_python(dev.block("DuckDB, straight to the lake") + USE_IT, {**dev.env, **dev.connection})
+            assert "499500" in out
+            assert list((place / "data" / "main" / "t").glob("*.parquet"))
+            assert run_python(dev.block("PyIceberg"), {**dev.env, **dev.connection}).strip() == "[('main',)]"
+
+    def test_a_postgres_and_an_s3_of_ones_own_are_used_instead(self, tmp_path: Path) -> None:
+        from tests.support import lakes
+
+        with lakes.database() as dsn:
+            settings = lakes.settings_for(dsn)
+            secret = settings.s3_secret_access_key
+            assert secret is not None
+            env = clean_env(
+                tmp_path / "state",
+                MERGUS_POSTGRES_DSN=dsn,
+                MERGUS_S3_ENDPOINT=str(settings.s3_endpoint),
+                MERGUS_S3_ACCESS_KEY_ID=str(settings.s3_access_key_id),
+                MERGUS_S3_SECRET_ACCESS_KEY=secret.get_secret_value(),
+                MERGUS_WAREHOUSE=f"s3://mergus/{tmp_path.name}-own",
+                # what somebody's shell may hold for other purposes
+                AWS_ACCESS_KEY_ID="somebody",
+                AWS_SECRET_ACCESS_KEY="else",
+                AWS_SESSION_TOKEN="entirely",
+                AWS_ENDPOINT_URL_S3="http://127.0.0.1:1",
+            )
+            with running(env) as dev:
+                assert {p.name() for p in dev.descendants()}.isdisjoint({"postgres", "weed"})
+                assert dev.connection["MERGUS_POSTGRES_DSN"] == dsn
+                assert httpx.get(f"{dev.connection['MERGUS_URI']}/readyz").status_code == 200
+
+
+def test_backends_alone_go_up_and_down(tmp_path: Path) -> None:
+    env = clean_env(tmp_path / "state")
+
+    def backends(word: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "mergus", "backends", word]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+    up = backends("up")
+    assert up.returncode == 0, up.stderr
+    try:
+        init = subprocess.run(
+            [sys.executable, "-m", "mergus", "init"], env=env, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert init.stdout.startswith("created: DuckLake 1.0"), init.stderr
+        assert backends("up").returncode == 1
+        holder = psutil.Process(int((tmp_path / "state" / "lock").read_text()))
+        started = [holder, *holder.children(recursive=True)]
+    finally:
+        down = backends("down")
+    assert down.returncode == 0, down.stderr
+    assert gone(started, 5) == []
+    assert backends("down").returncode == 0

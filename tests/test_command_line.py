@@ -1,0 +1,143 @@
+"""Commands and settings, as an operator meets them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mergus.config import Settings, hide_password, load_settings, reference
+from mergus.errors import SetupError
+from mergus.serve import environment
+from tests.support import lakes
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = ["serve", "init", "doctor", "dev", "config", "smoke", "backends"]
+
+
+def mergus(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    base = {"PATH": os.environ["PATH"], "MERGUS_STATE_DIR": "/nonexistent"}
+    command = [sys.executable, "-m", "mergus", *args]
+    return subprocess.run(command, env={**base, **env}, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_help_names_every_command_and_every_command_has_help() -> None:
+    shown = mergus("--help").stdout
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} +\w", shown, re.MULTILINE), command
+        own = mergus(command, "--help")
+        assert own.returncode == 0
+        assert len(own.stdout) > 100
+
+
+def test_the_reference_in_operations_is_that_of_the_settings() -> None:
+    text = (ROOT / "OPERATIONS.md").read_text()
+    begin, end = "<!-- settings: begin (mergus config --markdown) -->\n", "<!-- settings: end -->"
+    assert text.split(begin)[1].split(end)[0].strip() == reference().strip()
+
+
+def test_every_setting_is_described() -> None:
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://u:hunter2@h:5432/d?x=1",
+        "host=h password=hunter2 user=u",
+        "host=h password = 'hunter2 hunter2' user=u",
+        "could not connect to postgres://u:hunter2@h/d: no route",
+    ],
+)
+def test_a_password_is_hidden_wherever_it_stands(text: str) -> None:
+    assert "hunter2" not in hide_password(text)
+    assert "u" in hide_password(text)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("MERGUS_PORT", "http"), ("MERGUS_PORT", "70000"), ("MERGUS_WORKERS", "0"), ("MERGUS_WAREHOUSE", "a b/c")],
+)
+def test_a_bad_setting_is_named(variable: str, value: str) -> None:
+    done = mergus("config", **{variable: value})
+    assert done.returncode == 1
+    assert variable in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_postgres_the_commands_say_what_to_set() -> None:
+    for command in ("serve", "init", "doctor"):
+        done = mergus(command)
+        assert done.returncode == 1
+        assert "MERGUS_POSTGRES_DSN" in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_keys_are_taken_from_one_place_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in os.environ if n.startswith(("MERGUS_", "AWS_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("MERGUS_STATE_DIR", "/nonexistent")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "theirs")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "theirs")
+    token = load_settings().s3_session_token
+    assert token is not None
+    assert token.get_secret_value() == "theirs"
+    monkeypatch.setenv("MERGUS_S3_ACCESS_KEY_ID", "ours")
+    settings = load_settings()
+    assert settings.s3_access_key_id == "ours"
+    assert settings.s3_session_token is None
+
+
+def test_settings_survive_the_way_into_another_process() -> None:
+    settings = lakes.backend_settings().model_copy(update={"port": 1, "s3_path_style": False, "pool_timeout": 0.5})
+    done = mergus("config", **environment(settings))
+    assert "MERGUS_PORT=1\n" in done.stdout
+    assert "MERGUS_S3_PATH_STYLE=False\n" in done.stdout
+    assert "MERGUS_POOL_TIMEOUT=0.5\n" in done.stdout
+
+
+def test_settings_that_cannot_be_used_never_show_their_value() -> None:
+    with pytest.raises(SetupError) as caught:
+        load_settings(port="hunter2")
+    assert "hunter2" not in str(caught.value)
+
+
+class TestDoctor:
+    def test_each_failing_check_says_what_to_do(self) -> None:
+        with lakes.lake() as lake:
+            env = environment(lake.settings)
+            lake.sql("DROP TRIGGER mergus_notify_snapshot ON public.ducklake_snapshot")
+            done = mergus("doctor", **{**env, "MERGUS_S3_SECRET_ACCESS_KEY": "wrong"})
+            assert done.returncode == 1
+            failed = re.findall(r"^FAIL  (\w+)", done.stdout, re.MULTILINE)
+            assert failed == ["annex", "trigger", "storage"]
+            assert done.stdout.count("→") == 3
+            assert mergus("init", **env).returncode == 0
+            assert mergus("doctor", **env).returncode == 0
+
+    def test_no_lake_yet(self) -> None:
+        with lakes.database() as dsn:
+            done = mergus("doctor", **environment(lakes.settings_for(dsn)))
+            assert done.returncode == 1
+            assert "mergus init" in done.stdout
+
+    def test_a_snapshot_in_the_future_is_noticed(self) -> None:
+        with lakes.lake() as lake:
+            lake.sql("UPDATE ducklake_snapshot SET snapshot_time = now() + interval '1 hour'")
+            done = mergus("doctor", **environment(lake.settings))
+            assert re.search(r"FAIL  clock +the newest snapshot is 3\d\d\d s in the future", done.stdout)
+
+    def test_findings_as_json(self) -> None:
+        import json
+
+        with lakes.lake() as lake:
+            findings = json.loads(mergus("doctor", "--json", **environment(lake.settings)).stdout)
+        assert all(f["ok"] for f in findings)
+
+
+def test_smoke_fails_where_nothing_is_served() -> None:
+    done = mergus("smoke", "--uri", "http://127.0.0.1:1")
+    assert done.returncode == 1
+    assert "no answer" in done.stderr
