@@ -15,14 +15,37 @@ from pathlib import Path
 
 from mergus.errors import SetupError
 
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
 LOG_KEPT_BYTES = 10 * 1024 * 1024
 
 
 def end_with_parent(signum: int = signal.SIGTERM) -> None:
-    """Linux: the kernel sends this process a signal when its parent ends."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signum)
+    """Linux: the kernel sends this process a signal when its parent ends. Safe between fork and exec: one system
+    call, from a library that is loaded already."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signum)
+
+
+def run_whole(command: Sequence[str], name: str) -> None:
+    """Runs a command to its end; if we are interrupted, it and whatever it started end too."""
+    process = subprocess.Popen(  # noqa: S603
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=end_with_parent,  # noqa: PLW1509
+    )
+    try:
+        output, _ = process.communicate()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    if process.returncode != 0:
+        raise SetupError(f"{name} failed:\n{output.decode(errors='replace')}")
 
 
 class Child:

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from mergus.process import end_with_parent
 from mergus.serve import environment
 from tests.support import servers
 from tests.support.lakes import TestLake, schemas
@@ -35,7 +36,12 @@ class DuckWriter:
     def __init__(self, lake: TestLake) -> None:
         env = {"PATH": "", "MERGUS_STATE_DIR": "/nonexistent", **environment(lake.settings)}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", DUCKDB_WRITER], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", DUCKDB_WRITER],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=end_with_parent,
         )
         assert self._answer() == "attached"
 

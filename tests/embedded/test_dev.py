@@ -1,6 +1,7 @@
 """`./scripts/serve` as a user meets it: real processes, real signals, what is printed is what is run."""
 
 import os
+import re
 import shlex
 import signal
 import stat
@@ -17,6 +18,7 @@ import pytest
 from dotenv import dotenv_values
 
 from mergus.embedded.state import free_port
+from mergus.process import end_with_parent
 
 ROOT = Path(__file__).parents[2]
 DEV = [sys.executable, "-m", "mergus", "dev"]
@@ -46,6 +48,7 @@ class Dev:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=end_with_parent,
         )
 
     def wait_ready(self) -> None:
@@ -315,3 +318,46 @@ def test_backends_alone_go_up_and_down(tmp_path: Path) -> None:
     assert down.returncode == 0, down.stderr
     assert gone(started, 5) == []
     assert backends("down").returncode == 0
+
+
+SLOW_TEST = """
+import os, time
+from pathlib import Path
+
+def test_slow(server):
+    Path(os.environ["MARKER"]).write_text(os.environ["MERGUS_STATE_DIR"])
+    time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_test_command_stops_what_it_started_when_it_is_interrupted(signum: int, tmp_path: Path) -> None:
+    (tmp_path / "test_slow.py").write_text(SLOW_TEST)
+    marker = tmp_path / "marker"
+    env = {**clean_env(tmp_path / "unused"), "MARKER": str(marker)}
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        command = ["./scripts/test", "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path / "test_slow.py")]
+        process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+    deadline = time.monotonic() + 120
+    while not (marker.exists() and marker.read_text()):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    state = Path(marker.read_text())
+    assert (state / "connection.env").exists() is False
+    started = psutil.Process(process.pid).children(recursive=True)
+    assert {"postgres", "weed"} <= {p.name() for p in started}
+    process.send_signal(signum)
+    assert process.wait(90) != 0
+    assert gone(started, 5) == []
+    assert not state.exists()
+    assert re.search(r"no tests ran in|KeyboardInterrupt", log.read_text())

@@ -15,6 +15,7 @@ import httpx
 
 from mergus.config import Settings
 from mergus.embedded.state import free_port
+from mergus.process import end_with_parent
 from mergus.serve import environment
 
 STARTUP_SECONDS = 60
@@ -75,7 +76,9 @@ def server(settings: Settings, folder: Path, *, wait: bool = True, **changes: ob
     command = [sys.executable, "-m", "mergus", "serve", "--no-init"]
     env = {**os.environ, **environment(effective)}
     with log.open("wb") as output:
-        process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=env, stdout=output, stderr=output, start_new_session=True, preexec_fn=end_with_parent
+        )
     uri = f"http://127.0.0.1:{port}"
     with httpx.Client(base_url=uri, timeout=30) as http:
         running = Server(uri, process, log, http)

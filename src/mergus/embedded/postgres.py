@@ -16,9 +16,9 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from mergus.embedded.state import StateDir
+from mergus.embedded.state import StateDir, write_private
 from mergus.errors import SetupError
-from mergus.process import Child
+from mergus.process import Child, run_whole
 
 USER = "mergus"
 DATABASE = "mergus"
@@ -34,7 +34,7 @@ class Postgres:
         self.port = state.port("postgres", port)
         self._data = state.folder("postgres") / "data"
         self._bin = _installed() / "bin"
-        if not (self._data / "PG_VERSION").exists():
+        if not self._data.exists():
             self._init()
         self._stop_orphan()
         command = [
@@ -66,24 +66,23 @@ class Postgres:
         return True
 
     def _init(self) -> None:
-        shutil.rmtree(self._data, ignore_errors=True)  # of a first start that was interrupted
-        self._data.mkdir(mode=0o700)
-        password = self._data.with_name("password")
-        password.write_text(self._password)
+        """In a directory of another name, which becomes the data directory only when it is whole: initdb writes
+        PG_VERSION first, and may be interrupted after that."""
+        draft = self._data.with_name("data.new")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700)
         if os.geteuid() == 0:
-            os.chown(self._data, NOBODY, NOBODY)
+            os.chown(draft, NOBODY, NOBODY)
+        password = self._data.with_name("password")
+        write_private(password, self._password)
+        # a locale that every machine has, and that sorts and folds the same everywhere
+        locale = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--encoding=UTF8")
+        initdb = (str(self._bin / "initdb"), "-D", str(draft), "-U", USER, f"--pwfile={password}", *locale)
         try:
-            # a locale that every machine has, and that sorts and folds the same everywhere
-            locale = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--encoding=UTF8")
-            initdb = (str(self._bin / "initdb"), "-D", str(self._data), "-U", USER, f"--pwfile={password}", *locale)
-            result = subprocess.run(  # noqa: S603
-                [*as_unprivileged(), *initdb, "--auth=scram-sha-256"], capture_output=True, text=True, check=False
-            )
+            run_whole([*as_unprivileged(), *initdb, "--auth=scram-sha-256"], "initdb")
         finally:
             password.unlink()
-        if result.returncode != 0:
-            shutil.rmtree(self._data, ignore_errors=True)
-            raise SetupError(f"initdb failed:\n{result.stderr or result.stdout}")
+        draft.rename(self._data)
 
     def _stop_orphan(self) -> None:
         """One that an earlier, killed run left on this very data directory."""

@@ -88,7 +88,7 @@ class StateDir:
     def write_connection(self, values: dict[str, str]) -> None:
         """As KEY=VALUE lines that a shell can source; there at once and whole, readable by the owner alone."""
         lines = [f"{key}={_shell_quote(value)}\n" for key, value in values.items()]
-        _write_private(self.connection_file, "".join(lines))
+        write_private(self.connection_file, "".join(lines))
 
     def _kept(self, file: str, name: str, make: Callable[[], str]) -> str:
         known = self._load(file)
@@ -100,11 +100,11 @@ class StateDir:
         return {}
 
     def _store(self, file: str, name: str, value: str) -> str:
-        _write_private(self.path / file, json.dumps({**self._load(file), name: value}, indent=2))
+        write_private(self.path / file, json.dumps({**self._load(file), name: value}, indent=2))
         return value
 
 
-def _write_private(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
