@@ -16,7 +16,7 @@ from pathlib import Path
 from mergus.errors import SetupError
 
 _PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_libc: ctypes.CDLL | None = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 LOG_KEPT_BYTES = 10 * 1024 * 1024
 

@@ -1,0 +1,13 @@
+"""The floor: the least that any server in this stack does. The same bytes, without routing, gate, log or query."""
+
+from typing import Any
+
+BODY = b'{"namespace":["bench"],"properties":{"owner":"bench","location":"s3://mergus/0123456789abcdef/data/bench/"}}'
+
+
+async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    if scope["type"] != "http":
+        return
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(BODY)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": BODY})
