@@ -23,34 +23,40 @@ find_python() {
   die "Python 3.11 or newer is needed; set PYTHON to one"
 }
 
-# install EXTRAS: idempotent, and safe when two scripts start at once
-install() {
-  local extras=$1 stamp python
-  stamp="$venv/.mergus-${extras//,/-}-$(cat requirements.lock pyproject.toml | cksum | tr ' ' '-')-$(printf '%s' "$root" | cksum | tr ' ' '-')"
-  [ -f "$stamp" ] && return
-  (
-    if command -v flock >/dev/null 2>&1; then
-      flock 9
-    fi
-    [ -f "$stamp" ] && exit 0
-    if [ ! -x "$venv/bin/python" ]; then
-      python=$(find_python)
-      say "making the environment with $("$python" --version) (first time only)"
-      "$python" -m venv "$venv" ||
-        die "'$python -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv"
-    fi
-    if [ "$("$venv/bin/uv" --version 2>/dev/null | cut -d' ' -f2)" != "$uv_version" ]; then
-      say "installing uv $uv_version"
-      "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version"
-    fi
-    say "installing what requirements.lock names for [$extras]"
-    VIRTUAL_ENV="$venv" "$venv/bin/uv" pip install --constraint requirements.lock --editable ".[$extras]" >&2
-    rm -f "$venv/.mergus-${extras//,/-}-"*
-    touch "$stamp"
-  ) 9>"$root/.venv.lock" || exit 1
+# Whether $venv holds everything for these extras, as this checkout's files name it.
+installed() {
+  local key
+  key=$(cat requirements.lock pyproject.toml | cksum | tr ' ' '-')-$(printf '%s' "$root" | cksum | tr ' ' '-')
+  stamp=$venv/.mergus-stamp.$1.$key
+  [ -f "$stamp" ] || [ -f "$venv/.mergus-stamp.embedded,test.$key" ]
 }
 
-install "${1:?extras}"
+# Every step says `|| exit`: bash ignores `set -e` in what is called before `||`.
+install() {
+  local python
+  if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    python=$(find_python) || exit 1
+    say "making the environment with $("$python" --version) (first time only)"
+    "$python" -m venv --clear "$venv" ||
+      die "'$python -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv"
+  fi
+  if [ "$("$venv/bin/uv" --version 2>/dev/null | cut -d' ' -f2)" != "$uv_version" ]; then
+    say "installing uv $uv_version"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version" || exit 1
+  fi
+  say "installing what requirements.lock names for [$1]"
+  VIRTUAL_ENV="$venv" "$venv/bin/uv" pip install --constraint requirements.lock --editable ".[$1]" >&2 || exit 1
+  rm -f "$venv/.mergus-stamp.$1."*
+  touch "$stamp" || exit 1
+}
+
+if ! installed "${1:?extras}"; then
+  (
+    # two scripts may start at once
+    if command -v flock >/dev/null 2>&1; then flock 9 || exit 1; fi
+    installed "$1" || install "$1"
+  ) 9>"$root/.venv.lock" || die "the environment in $venv could not be made"
+fi
 shift
 export PATH="$venv/bin:$PATH"
 unset PYTHONHOME

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,9 @@ def test_every_setting_is_described() -> None:
         "host=h password=hunter2 user=u",
         "host=h password = 'hunter2 hunter2' user=u",
         "could not connect to postgres://u:hunter2@h/d: no route",
+        "user=u password=hun\\'ter2hunter2",
+        'user=u password=hun"hunter2',
+        "postgresql://u:hunter2@hunter2@h/d",
     ],
 )
 def test_a_password_is_hidden_wherever_it_stands(text: str) -> None:
@@ -57,8 +61,35 @@ def test_a_password_is_hidden_wherever_it_stands(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "dsn", ["user=u password=hun\\'ter2 host=h", "user=u password='a hunter2'", "password hunter2 nonsense ="]
+)
+def test_config_shows_no_password_however_it_is_written(dsn: str) -> None:
+    done = mergus("config", MERGUS_POSTGRES_DSN=dsn)
+    assert done.returncode == 0
+    assert "ter2" not in done.stdout + done.stderr
+    assert "MERGUS_POSTGRES_DSN=" in done.stdout
+
+
+def test_a_dsn_that_cannot_be_read_is_not_quoted() -> None:
+    done = mergus("init", MERGUS_POSTGRES_DSN="password hunter2 nonsense =")
+    assert done.returncode == 1
+    assert "MERGUS_POSTGRES_DSN" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize(
     ("variable", "value"),
-    [("MERGUS_PORT", "http"), ("MERGUS_PORT", "70000"), ("MERGUS_WORKERS", "0"), ("MERGUS_WAREHOUSE", "a b/c")],
+    [
+        ("MERGUS_PORT", "http"),
+        ("MERGUS_PORT", "70000"),
+        ("MERGUS_WORKERS", "0"),
+        ("MERGUS_WAREHOUSE", "a b/c"),
+        ("MERGUS_WAREHOUSE", "file:///"),
+        ("MERGUS_WAREHOUSE", "s3://"),
+        ("MERGUS_WAREHOUSE", "gs://bucket/x"),
+        ("MERGUS_S3_ENDPOINT", "localhost:9000"),
+        ("MERGUS_POSTGRES_PORT", "99999"),
+    ],
 )
 def test_a_bad_setting_is_named(variable: str, value: str) -> None:
     done = mergus("config", **{variable: value})
@@ -111,6 +142,7 @@ class TestDoctor:
             lake.sql("DROP TRIGGER mergus_notify_snapshot ON public.ducklake_snapshot")
             done = mergus("doctor", **{**env, "MERGUS_S3_SECRET_ACCESS_KEY": "wrong"})
             assert done.returncode == 1
+            assert "Traceback" not in done.stderr
             failed = re.findall(r"^FAIL  (\w+)", done.stdout, re.MULTILINE)
             assert failed == ["annex", "trigger", "storage"]
             assert done.stdout.count("→") == 3
@@ -127,7 +159,7 @@ class TestDoctor:
         with lakes.lake() as lake:
             lake.sql("UPDATE ducklake_snapshot SET snapshot_time = now() + interval '1 hour'")
             done = mergus("doctor", **environment(lake.settings))
-            assert re.search(r"FAIL  clock +the newest snapshot is 3\d\d\d s in the future", done.stdout)
+            assert re.search(r"FAIL  history +the newest snapshot is 3\d\d\d s in the future", done.stdout)
 
     def test_findings_as_json(self) -> None:
         import json
@@ -141,3 +173,40 @@ def test_smoke_fails_where_nothing_is_served() -> None:
     done = mergus("smoke", "--uri", "http://127.0.0.1:1")
     assert done.returncode == 1
     assert "no answer" in done.stderr
+
+
+class TestEnvironment:
+    """scripts/env.sh, in a checkout of its own."""
+
+    @pytest.fixture
+    def checkout(self, tmp_path: Path) -> Path:
+        for name in ("scripts", "src"):
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "requirements.lock", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, tmp_path)
+        return tmp_path
+
+    def run(self, checkout: Path, **env: str) -> subprocess.CompletedProcess[str]:
+        base = {k: v for k, v in os.environ.items() if not k.startswith(("MERGUS_", "PIP_", "UV_"))}
+        command = ["./scripts/mergus", "--version"]
+        return subprocess.run(
+            command, cwd=checkout, env={**base, **env}, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    def test_an_install_that_fails_is_told_and_tried_again(self, checkout: Path) -> None:
+        offline = self.run(checkout, PIP_NO_INDEX="1")
+        assert offline.returncode == 1
+        assert "could not be made" in offline.stderr
+        broken = self.run(checkout, UV_OFFLINE="1", UV_CACHE_DIR=str(checkout / "empty"))
+        assert broken.returncode == 1
+        assert not list((checkout / ".venv").glob(".mergus-stamp*"))
+        good = self.run(checkout)
+        assert good.returncode == 0, good.stderr
+        assert good.stdout.startswith("mergus, version")
+        again = self.run(checkout, PIP_NO_INDEX="1", UV_OFFLINE="1")
+        assert (again.returncode, again.stderr) == (0, "")
+
+    def test_an_environment_without_pip_is_made_anew(self, checkout: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], cwd=checkout, check=True)
+        good = self.run(checkout)
+        assert good.returncode == 0, good.stderr

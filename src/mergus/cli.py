@@ -1,15 +1,14 @@
 """The `mergus` command. Each command imports what it needs when it runs, so that --help is quick."""
 
 import json
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
+import psycopg
 
 from mergus import __version__
-from mergus.config import Settings, load_settings, reference
+from mergus.config import Settings, default_state_dir, hide_password, load_settings, reference, variable
 from mergus.errors import MergusError
 
 
@@ -20,8 +19,11 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except MergusError as e:
-            click.echo(f"error: {e.message}", err=True)
-            ctx.exit(1)
+            message = e.message
+        except (OSError, psycopg.Error) as e:
+            message = f"{type(e).__name__}: {e}"
+        click.echo(f"error: {hide_password(message).strip()}", err=True)
+        ctx.exit(1)
 
 
 def _progress(text: str) -> None:
@@ -31,10 +33,6 @@ def _progress(text: str) -> None:
 def _show(text: str) -> None:
     click.echo(text)
     sys.stdout.flush()
-
-
-def _state_path() -> Path:
-    return Path(os.environ.get("MERGUS_STATE_DIR") or ".mergus").expanduser().absolute()
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -62,7 +60,7 @@ def dev(host: str | None, port: int | None, workers: int | None, warehouse: str 
     from mergus.dev import dev as run
 
     overrides: dict[str, object] = {"host": host, "port": port, "workers": workers, "warehouse": warehouse}
-    run(_state_path(), _progress, _show, overrides)
+    run(default_state_dir(), _progress, _show, overrides)
 
 
 @main.command()
@@ -138,7 +136,7 @@ def config(markdown: bool) -> None:
         return
     shown = load_settings().shown()
     for name in Settings.model_fields:
-        click.echo(f"MERGUS_{name.upper()}={'' if shown[name] is None else shown[name]}")
+        click.echo(f"{variable(name)}={'' if shown[name] is None else shown[name]}")
 
 
 @main.command()
@@ -168,7 +166,7 @@ def up() -> None:
     """Start them in the background; connection.env in the state directory says where they are."""
     from mergus.dev import backends_up
 
-    backends_up(_state_path(), _progress)
+    backends_up(default_state_dir(), _progress)
 
 
 @backends.command()
@@ -176,7 +174,7 @@ def down() -> None:
     """Stop what `up` started; data is kept."""
     from mergus.dev import backends_down
 
-    backends_down(_state_path(), _progress)
+    backends_down(default_state_dir(), _progress)
 
 
 @backends.command()
@@ -184,7 +182,7 @@ def hold() -> None:
     """Run them in the foreground until a signal comes."""
     from mergus.dev import backends as run
 
-    run(_state_path(), _progress)
+    run(default_state_dir(), _progress)
 
 
 @backends.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -194,4 +192,4 @@ def run(throw_away: bool, command: tuple[str, ...]) -> None:
     """Run COMMAND with them, their addresses and keys in its environment, and stop them when it ends."""
     from mergus.dev import run_with_backends
 
-    sys.exit(run_with_backends(command, _progress, throw_away=throw_away, state_path=_state_path()))
+    sys.exit(run_with_backends(command, _progress, throw_away=throw_away, state_path=default_state_dir()))

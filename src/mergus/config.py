@@ -7,16 +7,15 @@ these fields, so a description is written for an operator. Secrets are `SecretSt
 
 import os
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dotenv import dotenv_values
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
-    DotEnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
@@ -27,8 +26,8 @@ CONNECTION_FILE = "connection.env"
 DEFAULT_NAME = "lake"
 
 
-def _state_dir() -> Path:
-    return Path(os.environ.get("MERGUS_STATE_DIR") or ".mergus")
+def default_state_dir() -> Path:
+    return Path(os.environ.get("MERGUS_STATE_DIR") or ".mergus").expanduser().absolute()
 
 
 def _with_slash(path: str | None) -> str | None:
@@ -36,11 +35,24 @@ def _with_slash(path: str | None) -> str | None:
 
 
 def _warehouse(text: str) -> str:
-    if "://" in text:
-        return text.rstrip("/")
     if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", text):
         return text
+    if re.fullmatch(r"s3://[^/]+|(s3://|file:///)[^/].*", location := text.rstrip("/")):
+        return location
     raise ValueError("a name of letters, digits, - and _, or an s3:// or file:// location, is needed")
+
+
+def _short(schema: str) -> str:
+    """Names of ours that begin with it must fit into Postgres's 63 bytes."""
+    if not 0 < len(schema.encode()) <= 40:
+        raise ValueError("a name of 1 to 40 bytes is needed")
+    return schema
+
+
+def _endpoint(url: str | None) -> str | None:
+    if url is not None and not re.fullmatch(r"https?://[^/\s@]+/*", url):
+        raise ValueError("a URL as http://host:port or https://host is needed")
+    return url.rstrip("/") if url else None
 
 
 # The variables that AWS tools read, for what is not set as MERGUS_*.
@@ -54,15 +66,19 @@ AWS_VARIABLES = {
 _KEYS = ("s3_access_key_id", "s3_secret_access_key", "s3_session_token")
 
 
-class _AwsVariables(PydanticBaseSettingsSource):
-    """Keys are taken from one place together: somebody's session token does not go with another's key."""
+class _Variables(PydanticBaseSettingsSource):
+    """Settings from variables of ours or of AWS tools. Keys are taken from one place together: somebody's session
+    token does not go with another's key."""
 
-    def __init__(self, settings_cls: type[BaseSettings], variables: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, settings_cls: type[BaseSettings], variables: Mapping[str, str], names: Callable[[str], tuple[str, ...]]
+    ) -> None:
         super().__init__(settings_cls)
         self._variables = variables
+        self._names = names
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        found = next(filter(None, map(self._variables.get, AWS_VARIABLES.get(field_name, ()))), None)
+        found = next(filter(None, map(self._variables.get, self._names(field_name))), None)
         return found, field_name, False
 
     def __call__(self) -> dict[str, Any]:
@@ -72,6 +88,20 @@ class _AwsVariables(PydanticBaseSettingsSource):
         return {name: value for name, value in values.items() if value is not None}
 
 
+def variable(field: str) -> str:
+    return f"MERGUS_{field.upper()}"
+
+
+def read_connection(file: Path) -> dict[str, str]:
+    """What a shell that sources the file would see; nothing where there is none."""
+    try:
+        text = file.read_text()
+    except OSError:
+        return {}
+    words = (shlex.split(line) for line in text.splitlines())
+    return dict(word[0].split("=", 1) for word in words if word)
+
+
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="MERGUS_", extra="ignore", frozen=True, env_ignore_empty=True)
 
@@ -79,7 +109,7 @@ class Settings(BaseSettings):
     port: int = Field(8181, ge=0, le=65535, description="Port to serve on; 0 lets the system choose.")
     workers: int = Field(1, ge=1, le=256, description="Server processes.")
     state_dir: Annotated[Path, AfterValidator(lambda p: Path(p).expanduser().absolute())] = Field(
-        default_factory=_state_dir,
+        default_factory=default_state_dir,
         validate_default=True,
         description="Where `mergus dev` keeps its data, keys and `connection.env`. Default: `.mergus` in "
         "the current directory.",
@@ -102,8 +132,8 @@ class Settings(BaseSettings):
         description="Postgres that holds the DuckLake catalog, as URI or `key=value` string. `mergus dev` "
         "starts its own when this is unset.",
     )
-    metadata_schema: str = Field(
-        "public", min_length=1, max_length=40, description="Postgres schema of the `ducklake_*` tables."
+    metadata_schema: Annotated[str, AfterValidator(_short)] = Field(
+        "public", description="Postgres schema of the `ducklake_*` tables."
     )
     pool_min: int = Field(1, ge=0, description="Postgres connections that a server process keeps open.")
     pool_max: int = Field(10, ge=1, description="Postgres connections that a server process may open.")
@@ -115,7 +145,7 @@ class Settings(BaseSettings):
     )
     statement_timeout: float = Field(30, gt=0, description="Seconds one SQL statement may take.")
 
-    s3_endpoint: str | None = Field(
+    s3_endpoint: Annotated[str | None, AfterValidator(_endpoint)] = Field(
         None,
         description="S3 endpoint URL; unset means AWS (or, for `mergus dev`, the embedded store).",
     )
@@ -153,10 +183,10 @@ class Settings(BaseSettings):
     log_format: Literal["json", "text"] = Field("json", description="Log format: JSON lines, or plain text.")
 
     postgres_port: int | None = Field(
-        None, description="`mergus dev`: port of the embedded Postgres. Default: a free one, then kept."
+        None, ge=1, le=65535, description="`mergus dev`: port of the embedded Postgres. Default: a free one, then kept."
     )
     s3_port: int | None = Field(
-        None, description="`mergus dev`: port of the embedded S3 store. Default: a free one, then kept."
+        None, ge=1, le=65535, description="`mergus dev`: port of the embedded S3 store. Default: a free one, then kept."
     )
 
     @classmethod
@@ -168,10 +198,14 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        file = _state_dir() / CONNECTION_FILE
-        connection = DotEnvSettingsSource(settings_cls, env_file=file)
-        aws_here = _AwsVariables(settings_cls, dotenv_values(file))
-        return init_settings, env_settings, connection, aws_here, _AwsVariables(settings_cls, os.environ)
+        connection = read_connection(default_state_dir() / CONNECTION_FILE)
+        return (
+            init_settings,
+            env_settings,
+            _Variables(settings_cls, connection, lambda name: (variable(name),)),
+            _Variables(settings_cls, connection, lambda name: AWS_VARIABLES.get(name, ())),
+            _Variables(settings_cls, os.environ, lambda name: AWS_VARIABLES.get(name, ())),
+        )
 
     @property
     def dsn(self) -> str:
@@ -204,14 +238,26 @@ class Settings(BaseSettings):
         """The effective values, fit to be printed."""
         values = self.model_dump(mode="json")
         if self.postgres_dsn is not None:
-            values["postgres_dsn"] = hide_password(self.postgres_dsn.get_secret_value())
+            values["postgres_dsn"] = _shown_dsn(self.postgres_dsn.get_secret_value())
         return values
+
+
+def _shown_dsn(dsn: str) -> str:
+    """Rebuilt from its parts, so that no way of writing a password is overlooked."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    try:
+        parts = conninfo_to_dict(dsn)
+    except ProgrammingError:
+        return "***"
+    return make_conninfo("", **{**parts, "password": "***"} if "password" in parts else parts)
 
 
 def hide_password(text: str) -> str:
     """Blanks the password in a Postgres URI or `key=value` string, wherever in a text it stands."""
-    text = re.sub(r"(?<=://)([^:/?#@\s]*):[^@/\s]*@", r"\1:***@", text)
-    return re.sub(r"(?i)(password\s*=\s*)('(?:\\.|[^'\\])*'|[^\s&'\"]+)", r"\1***", text)
+    text = re.sub(r"(?<=://)([^:/?#@\s]*):\S*@", r"\1:***@", text)
+    return re.sub(r"(?i)(password\s*=\s*)('(?:\\.|[^'\\])*'|(?:\\.|[^\s\\])+)", r"\1***", text)
 
 
 def load_settings(**overrides: object) -> Settings:
@@ -219,24 +265,21 @@ def load_settings(**overrides: object) -> Settings:
     try:
         return Settings(**{k: v for k, v in overrides.items() if v is not None})  # pyright: ignore[reportArgumentType]
     except ValidationError as e:
-        lines = [
-            f"  MERGUS_{str(err['loc'][-1]).upper().removeprefix('MERGUS_')}: {err['msg']}"
-            for err in e.errors(include_input=False)
-        ]
+        lines = [f"  {variable(str(err['loc'][-1]))}: {err['msg']}" for err in e.errors(include_input=False)]
         raise SetupError("settings that cannot be used:\n" + "\n".join(lines)) from None
 
 
 def connection_uri() -> str | None:
     """The server that a client here should speak to: MERGUS_URI, or the one that `mergus dev` runs."""
-    return os.environ.get("MERGUS_URI") or dotenv_values(_state_dir() / CONNECTION_FILE).get("MERGUS_URI")
+    return os.environ.get("MERGUS_URI") or read_connection(default_state_dir() / CONNECTION_FILE).get("MERGUS_URI")
 
 
 def reference() -> str:
     """The configuration reference as a Markdown table (OPERATIONS.md holds a copy that a test compares)."""
     rows = ["| Variable | Default | Meaning |", "| --- | --- | --- |"]
     for name, field in Settings.model_fields.items():
-        others = [f"`{variable}`" for variable in AWS_VARIABLES.get(name, ())]
+        others = [f"`{other}`" for other in AWS_VARIABLES.get(name, ())]
         default = "" if field.default_factory or field.default is None else f"`{field.default}`"
         meaning = (field.description or "") + (f" Falls back to {', '.join(others)}." if others else "")
-        rows.append(f"| `MERGUS_{name.upper()}` | {default} | {meaning} |")
+        rows.append(f"| `{variable(name)}` | {default} | {meaning} |")
     return "\n".join(rows) + "\n"

@@ -7,21 +7,23 @@ import sys
 import tempfile
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
+from mergus import loopback
 from mergus.config import load_settings
 from mergus.embedded.snippets import guide
 from mergus.embedded.stack import Progress, Stack, connection_values, running
-from mergus.embedded.state import StateDir, require_free_port
+from mergus.embedded.state import StateDir, free_port, require_free_port
 from mergus.errors import SetupError
 from mergus.process import Child, end_with_parent
 from mergus.serve import environment
 from mergus.setup import initialise
 
+KEPT_VARIABLES = {"AWS_CA_BUNDLE", "MERGUS_VENV"}
+START_SECONDS = 120
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -38,7 +40,9 @@ def stop_on_signals() -> Generator[None]:
             signal.signal(number, signal.SIG_IGN)
         raise Stopped
 
-    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    # under nohup the end of the terminal is to be survived
+    wanted = [n for n in STOP_SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in wanted}
     try:
         yield
     except Stopped:
@@ -52,6 +56,8 @@ def dev(state_path: Path, progress: Progress, show: Progress, overrides: dict[st
     """Everything on one machine, until a signal comes."""
     with stop_on_signals(), StateDir.claim(state_path) as state:
         settings = load_settings(**overrides)
+        if settings.port == 0:
+            settings = settings.model_copy(update={"port": free_port()})
         require_free_port(settings.host, settings.port, "the catalog (MERGUS_PORT chooses another)")
         try:
             with running(state, settings, progress) as stack:
@@ -62,7 +68,7 @@ def dev(state_path: Path, progress: Progress, show: Progress, overrides: dict[st
                 log = state.folder("logs") / "server.log"
                 with ExitStack() as cleanup:
                     server = Child("the server", command, log, env=env)
-                    cleanup.callback(server.stop)
+                    cleanup.callback(server.stop, settings.shutdown_grace + 10)
                     uri = _uri(settings.host, settings.port)
                     server.wait_until(lambda: _ready(uri), 60)
                     values = connection_values(state, stack.settings, uri, done.metadata.data_path)
@@ -85,29 +91,26 @@ def backends(state_path: Path, progress: Progress) -> None:
 
 def run_with_backends(command: Sequence[str], progress: Progress, *, throw_away: bool, state_path: Path) -> int:
     """Runs a command that finds Postgres and S3 in its environment; its exit code."""
-    with ExitStack() as cleanup:
+    code = 1
+    with stop_on_signals(), ExitStack() as cleanup:
         if throw_away:
             state_path = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="mergus-")))
             # a test must not meet the lake of whoever runs it
-            for name in [n for n in os.environ if n.startswith(("MERGUS_", "AWS_")) and n != "AWS_CA_BUNDLE"]:
+            for name in [n for n in os.environ if n.startswith(("MERGUS_", "AWS_")) and n not in KEPT_VARIABLES]:
                 del os.environ[name]
             os.environ["MERGUS_STATE_DIR"] = str(state_path)
-        code = 1
-        with stop_on_signals():
-            state = cleanup.enter_context(StateDir.claim(state_path))
-            stack = cleanup.enter_context(running(state, load_settings(), progress, durable=not throw_away))
-            env = {**os.environ, **_backend_values(state, stack)}
-            child = subprocess.Popen(  # noqa: S603
-                command,
-                env=env,
-                start_new_session=True,
-                preexec_fn=end_with_parent,  # noqa: PLW1509
-            )
-            try:
-                code = child.wait()
-            finally:
-                _end(child)
-        return code
+        state = cleanup.enter_context(StateDir.claim(state_path))
+        stack = cleanup.enter_context(running(state, load_settings(), progress, durable=not throw_away))
+        env = {**os.environ, **_backend_values(state, stack)}
+        child = subprocess.Popen(  # noqa: S603
+            command,
+            env=env,
+            start_new_session=True,
+            preexec_fn=end_with_parent,  # noqa: PLW1509
+        )
+        cleanup.callback(_end, child)
+        code = child.wait()
+    return code
 
 
 def backends_up(state_path: Path, progress: Progress) -> None:
@@ -116,6 +119,7 @@ def backends_up(state_path: Path, progress: Progress) -> None:
     if (holder := state.holder) is not None:
         raise SetupError(f"{state_path} is in use already, by process {holder}")
     state_path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state.connection_file.unlink(missing_ok=True)  # of a run that was killed
     log = state.folder("logs") / "backends.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -125,8 +129,10 @@ def backends_up(state_path: Path, progress: Progress) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    deadline = time.monotonic() + START_SECONDS
     while not state.connection_file.exists():
-        if process.poll() is not None:
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.terminate()
             raise SetupError(f"the backends did not start:\n{log.read_text()}")
         time.sleep(0.1)
     progress(f"Postgres and S3 run in the background (process {process.pid})")
@@ -147,10 +153,7 @@ def backends_down(state_path: Path, progress: Progress) -> None:
 
 
 def _backend_values(state: StateDir, stack: Stack) -> dict[str, str]:
-    path = stack.settings.new_data_path
-    if path is None:
-        raise SetupError("set MERGUS_WAREHOUSE to where the lake's data goes")
-    return connection_values(state, stack.settings, None, path)
+    return connection_values(state, stack.settings, None, stack.settings.new_data_path or "")
 
 
 def _watch(children: Sequence[Child]) -> None:
@@ -181,7 +184,7 @@ def _uri(host: str, port: int) -> str:
 
 def _ready(uri: str) -> bool:
     try:
-        urllib.request.urlopen(f"{uri}/readyz", timeout=5).close()  # noqa: S310
+        loopback.open_url(f"{uri}/readyz", 5).close()
     except (urllib.error.URLError, OSError):
         return False
     return True

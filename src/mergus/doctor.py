@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import duckdb
+import psycopg
 
 from mergus.annex import migrate
 from mergus.config import Settings
@@ -37,15 +38,23 @@ def examine(settings: Settings) -> Iterator[Finding]:
     if not postgres.ok:
         return
     yield _guarded("clock", lambda: _clock(settings), "Keep this machine and Postgres's in step (NTP).")
-    with connect(settings) as conn:
-        metadata = read_metadata(conn)
+    try:
+        with connect(settings) as conn:
+            metadata = read_metadata(conn, settings.metadata_schema)
+    except psycopg.Error as e:
+        yield Finding(
+            "ducklake", False, f"its tables cannot be read: {e}", "Grant the rights that OPERATIONS.md names."
+        )
+        return
     if metadata is None:
-        yield Finding("ducklake", False, "there is no DuckLake in this Postgres", "Run `mergus init`.")
+        where = f"there is no DuckLake in schema {settings.metadata_schema} of this Postgres"
+        yield Finding("ducklake", False, where, "Run `mergus init`, or set MERGUS_METADATA_SCHEMA.")
         return
     if metadata.trouble:
         yield Finding("ducklake", False, metadata.trouble, "See the message; nothing is served until then.")
         return
     yield Finding("ducklake", True, f"version {metadata.version}, data in {metadata.data_path}")
+    yield _guarded("history", lambda: _history(settings), "Commits keep that time until clocks pass it; use NTP.")
     yield _guarded("annex", lambda: _annex(settings), "Run `mergus init`.")
     yield _guarded("trigger", lambda: _trigger(settings), "Run `mergus init`: it makes the trigger again.")
     yield _guarded(
@@ -88,13 +97,18 @@ def _clock(settings: Settings) -> str:
         before = time.time()
         there = clock(conn)
         here = (before + time.time()) / 2
-        newest = newest_snapshot_time(conn)
     skew = there - here
     if abs(skew) > MAX_SKEW_SECONDS:
         raise _Wrong(f"Postgres's clock is {skew:+.1f} s off this machine's")
-    if newest is not None and newest > there + MAX_SKEW_SECONDS:
-        raise _Wrong(f"the newest snapshot is {newest - there:.0f} s in the future: a clock was set back")
     return f"within {abs(skew):.2f} s of Postgres's"
+
+
+def _history(settings: Settings) -> str:
+    with connect(settings) as conn:
+        ahead = newest_snapshot_time(conn) - clock(conn)
+    if ahead > MAX_SKEW_SECONDS:
+        raise _Wrong(f"the newest snapshot is {ahead:.0f} s in the future: a clock was set back")
+    return f"the newest snapshot is {-ahead:.0f} s old"
 
 
 def _annex(settings: Settings) -> str:

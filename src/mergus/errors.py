@@ -9,7 +9,6 @@
         │   ├── NoSuchWarehouse          404  NoSuchWarehouseException
         │   └── NoSuchNamespace          404  NoSuchNamespaceException
         ├── MethodNotAllowed             405  MethodNotAllowedException
-        ├── UnsupportedOperation         406  UnsupportedOperationException
         ├── Conflict                     409
         │   ├── AlreadyExists            409  AlreadyExistsException
         │   └── NamespaceNotEmpty        409  NamespaceNotEmptyException
@@ -71,11 +70,6 @@ class NoSuchNamespace(NotFound):
 class MethodNotAllowed(ApiError):
     status = 405
     type = "MethodNotAllowedException"
-
-
-class UnsupportedOperation(ApiError):
-    status = 406
-    type = "UnsupportedOperationException"
 
 
 class Conflict(ApiError):

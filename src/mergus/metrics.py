@@ -5,10 +5,14 @@ With more than one worker each process writes its numbers to files in `PROMETHEU
 """
 
 import os
+from pathlib import Path
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client import generate_latest as _generate
-from prometheus_client.multiprocess import MultiProcessCollector  # pyright: ignore[reportUnknownVariableType]
+from prometheus_client.multiprocess import (
+    MultiProcessCollector,  # pyright: ignore[reportUnknownVariableType]
+    mark_process_dead,  # pyright: ignore[reportUnknownVariableType]
+)
 
 MULTIPROC_DIR = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -30,6 +34,17 @@ POOL_WAITING = Gauge("mergus_pool_waiting", "Requests waiting for a Postgres con
 def exposition() -> bytes:
     if MULTIPROC_DIR not in os.environ:
         return _generate(REGISTRY)
+    _forget_the_dead(Path(os.environ[MULTIPROC_DIR]))
     registry = CollectorRegistry()
     MultiProcessCollector(registry)
     return _generate(registry)
+
+
+def _forget_the_dead(folder: Path) -> None:
+    """Gauges of a worker that was killed would be counted for ever; what it counted stays."""
+    pids = {file.stem.rpartition("_")[2] for file in folder.glob("gauge_live*.db")}
+    for pid in pids:
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            mark_process_dead(int(pid))

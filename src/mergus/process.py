@@ -28,6 +28,32 @@ def end_with_parent(signum: int = signal.SIGTERM) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signum)
 
 
+def stop_leftover(pid_file: Path, folder: Path, signum: int, seconds: float = 30) -> None:
+    """Ends the process that an earlier, killed run left at work in a folder. The file may be old and its number
+    somebody else's by now, so only a process whose working directory is that folder is touched."""
+    try:
+        pid = int(pid_file.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return
+    deadline = time.monotonic() + seconds
+    asked = False
+    while _works_in(pid, folder):
+        if not asked:
+            os.kill(pid, signum)
+            asked = True
+        if time.monotonic() > deadline:
+            raise SetupError(f"process {pid}, left by an earlier run in {folder}, does not end; stop it by hand")
+        time.sleep(0.1)
+    pid_file.unlink(missing_ok=True)
+
+
+def _works_in(pid: int, folder: Path) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cwd").samefile(folder)
+    except OSError:
+        return False
+
+
 def run_whole(command: Sequence[str], name: str) -> None:
     """Runs a command to its end; if we are interrupted, it and whatever it started end too."""
     process = subprocess.Popen(  # noqa: S603
@@ -75,6 +101,10 @@ class Child:
                 start_new_session=True,
                 preexec_fn=end_with_parent,  # noqa: PLW1509  (we start children from one thread only)
             )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def running(self) -> bool:

@@ -8,10 +8,8 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from mergus.config import Settings, load_settings
+from mergus.config import Settings, load_settings, variable
 from mergus.process import end_with_parent
-
-_WORKER = "MERGUS_IS_WORKER"
 
 
 def serve(settings: Settings) -> None:
@@ -36,7 +34,6 @@ def serve(settings: Settings) -> None:
         return
     # read by prometheus_client when it is first imported, so it must be set before the workers start
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = tempfile.mkdtemp(prefix="mergus-metrics-")
-    os.environ[_WORKER] = "1"
     from mergus import logs
 
     logs.configure(settings)
@@ -48,8 +45,7 @@ def serve(settings: Settings) -> None:
 
 def worker_app() -> FastAPI:
     """What each worker process runs."""
-    if os.environ.get(_WORKER):
-        end_with_parent()
+    end_with_parent()
     from mergus.app import create_app
 
     return create_app(load_settings())
@@ -62,5 +58,5 @@ def environment(settings: Settings) -> dict[str, str]:
         value = getattr(settings, name)
         if value is not None:
             plain = value.get_secret_value() if hasattr(value, "get_secret_value") else value
-            values[f"MERGUS_{name.upper()}"] = str(plain)
+            values[variable(name)] = str(plain)
     return values

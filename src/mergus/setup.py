@@ -14,6 +14,7 @@ from mergus.ducklake.connect import connect
 from mergus.ducklake.metadata import Metadata, check_adoptable, read_metadata
 from mergus.errors import SetupError
 from mergus.storage.location import Location
+from mergus.storage.place import ensure_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +28,27 @@ def initialise(settings: Settings, progress: Progress) -> Initialised:
     if settings.new_data_path is not None:
         _check_location(settings.new_data_path)
     with connect(settings) as conn:
-        metadata = read_metadata(conn)
+        metadata = read_metadata(conn, settings.metadata_schema)
         if metadata is not None:
             check_adoptable(metadata, settings.new_data_path)
             if not migrate.pending(conn, settings):
                 return Initialised(False, metadata)
         with migrate.exclusive(conn, settings, progress):
             # looked at again under the lock: another process may have made it meanwhile
-            metadata, created = read_metadata(conn), False
+            metadata, created = read_metadata(conn, settings.metadata_schema), False
             if metadata is None:
                 _create(settings, progress)
-                metadata, created = read_metadata(conn), True
+                metadata, created = read_metadata(conn, settings.metadata_schema), True
             if metadata is None:
                 raise SetupError(f"DuckDB made the lake, but its tables are not in schema {settings.metadata_schema}")
             check_adoptable(metadata, settings.new_data_path)
-            migrate.apply(conn, settings, progress)
+            migrate.apply(conn, settings, progress, in_use=not created)
     return Initialised(created, metadata)
 
 
 def uninitialise(settings: Settings, progress: Progress) -> None:
     with connect(settings) as conn:
-        if read_metadata(conn) is None:
+        if read_metadata(conn, settings.metadata_schema) is None:
             raise SetupError(f"there is no DuckLake in schema {settings.metadata_schema} of this Postgres")
         with migrate.exclusive(conn, settings, progress):
             migrate.remove(conn, settings, progress)
@@ -59,6 +60,9 @@ def _create(settings: Settings, progress: Progress) -> None:
             "there is no DuckLake here yet: set MERGUS_WAREHOUSE to where a new one goes, s3://… or file://…"
         )
     progress(f"creating a DuckLake with its data in {settings.new_data_path}")
+    location = Location.parse(settings.new_data_path)
+    if location.scheme == "file":
+        ensure_place(location, settings)
     session.attach(settings, settings.new_data_path).close()
 
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import duckdb
 
+from mergus import loopback
 from mergus.config import Settings
 from mergus.ducklake import session
 from mergus.errors import MergusError
@@ -91,7 +92,7 @@ def _ask(method: str, url: str, expected: int, body: object = None) -> Any:  # n
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+        with loopback.open_url(request, TIMEOUT_SECONDS) as answer:
             status, content = answer.status, answer.read()
     except urllib.error.HTTPError as e:
         status, content = e.code, e.read()

@@ -2,20 +2,26 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
+from pydantic import SecretStr
 
 from mergus.annex import migrate
-from mergus.config import Settings
+from mergus.config import Settings, load_settings
 from mergus.ducklake import session
 from mergus.ducklake.connect import connect
 from mergus.errors import SetupError
 from mergus.serve import environment
 from mergus.setup import initialise, uninitialise
-from tests.support import lakes
+from tests.support import lakes, servers
 from tests.support.lakes import TestLake, quiet
+from tests.support.servers import error_of
 
 EVERYTHING = """
     SELECT 'relation', n.nspname || '.' || c.relname || ' ' || c.relkind::text FROM pg_class c
@@ -161,6 +167,113 @@ def test_two_lakes_share_one_database() -> None:
         uninitialise(two, quiet)
         with connect(one) as conn:
             assert migrate.pending(conn, one) == []
+
+
+def test_somebody_elses_schema_of_our_name_is_never_taken_or_dropped(tmp_path: Path) -> None:
+    """A lake that lives in a schema called mergus, and settings that look for one in public."""
+    with lakes.database() as dsn:
+        theirs = plain_lake(dsn, metadata_schema="mergus")
+        before = TestLake(theirs).sql(EVERYTHING)
+        ours = lakes.settings_for(dsn)
+        with pytest.raises(SetupError, match="no DuckLake"):
+            uninitialise(ours, quiet)
+        session.attach(ours, ours.data_path).close()
+        for attempt in (initialise, uninitialise):
+            with pytest.raises(SetupError, match="not Mergus's"):
+                attempt(ours, quiet)
+        with servers.server(ours, tmp_path, wait=False, pool_timeout=1.0) as running:
+            assert servers.wait_for(running, "/healthz", 200)
+            assert error_of(running.create("astray")) == (503, "ServiceUnavailableException")
+        left = TestLake(theirs).sql(EVERYTHING)
+        assert len(TestLake(theirs).snapshots()) == 1
+        assert [x for x in left if x in before] == before
+        initialise(theirs, quiet)
+        assert theirs.annex_schema == "mergus_mergus"
+
+
+def test_a_metadata_schema_whose_name_leaves_no_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, fits in (("é" * 20, True), ("é" * 21, False), ("x" * 41, False)):
+        monkeypatch.setenv("MERGUS_METADATA_SCHEMA", name)
+        if fits:
+            assert len(migrate.channel(load_settings()).encode()) < 64
+        else:
+            with pytest.raises(SetupError, match="MERGUS_METADATA_SCHEMA"):
+                load_settings()
+
+
+def test_a_transaction_that_stays_open_does_not_hold_up_the_adoption(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate, "INDEX_WAIT_SECONDS", 1)
+    with lakes.database() as dsn:
+        settings = plain_lake(dsn)
+        said: list[str] = []
+        with psycopg.connect(dsn) as reader:
+            reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            reader.execute("SELECT * FROM ducklake_snapshot")
+            initialise(settings, said.append)
+            assert any(f"processes {reader.info.backend_pid})" in line for line in said), said
+        with connect(settings) as conn:
+            assert [todo.split()[0] for todo in migrate.pending(conn, settings)] == ["index"] * len(migrate.INDEXES)
+            assert migrate.has_trigger(conn)
+        initialise(settings, quiet)
+        with connect(settings) as conn:
+            assert migrate.pending(conn, settings) == []
+
+
+@pytest.fixture
+def role() -> Iterator[str]:
+    """A Postgres role that may log in and nothing else."""
+    name = f"r_{uuid4().hex[:12]}"
+    with psycopg.connect(lakes.backend_settings().dsn, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'".encode())
+        yield name
+        admin.execute(f"DROP ROLE {name}".encode())
+
+
+def as_role(settings: Settings, role: str) -> Settings:
+    dsn = make_conninfo(settings.dsn, user=role, password="secret")
+    return settings.model_copy(update={"postgres_dsn": SecretStr(dsn)})
+
+
+def test_the_rights_that_operations_names_are_enough_to_serve(role: str, tmp_path: Path) -> None:
+    with lakes.lake() as lake:
+        for schema in ("public", "mergus"):
+            lake.sql(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+            lake.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+        try:
+            with servers.server(as_role(lake.settings, role), tmp_path) as running:
+                assert running.create("made", k="v").status_code == 200
+                assert running.http.delete(running.path("made")).status_code == 204
+        finally:
+            lake.sql(f"DROP OWNED BY {role}")
+
+
+def test_a_role_without_rights_is_told_so_and_not_shown_a_traceback(role: str) -> None:
+    with lakes.lake() as lake:
+        settings = as_role(lake.settings, role)
+        for command in ("init", "doctor"):
+            done = subprocess.run(
+                [sys.executable, "-m", "mergus", command],
+                env={"MERGUS_STATE_DIR": "/nonexistent", "PATH": "", **environment(settings)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 1
+            assert "permission denied" in done.stdout + done.stderr
+            assert "Traceback" not in done.stderr
+
+
+def test_a_read_only_postgres_is_a_503_for_writers(tmp_path: Path) -> None:
+    with lakes.lake() as lake, servers.server(lake.settings, tmp_path) as running:
+        lake.sql("ALTER DATABASE " + lake.settings.dsn.rpartition("/")[2] + " SET default_transaction_read_only = on")
+        lake.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'mergus' AND datname = current_database()"
+        )
+        answer = running.create("never")
+        assert error_of(answer) == (503, "ServiceUnavailableException")
+        assert "read-only" in answer.json()["error"]["message"]
+        assert running.http.get(running.namespaces).status_code == 200
 
 
 def test_every_commit_is_announced_whoever_makes_it() -> None:

@@ -3,22 +3,29 @@
 import os
 import re
 import shlex
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import psutil
+import psycopg
 import pytest
-from dotenv import dotenv_values
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
+from mergus.config import read_connection
 from mergus.embedded.state import free_port
 from mergus.process import end_with_parent
+from tests.support import lakes
 
 ROOT = Path(__file__).parents[2]
 DEV = [sys.executable, "-m", "mergus", "dev"]
@@ -61,7 +68,7 @@ class Dev:
 
     @property
     def connection(self) -> dict[str, str]:
-        return {k: v or "" for k, v in dotenv_values(self.state / "connection.env").items()}
+        return read_connection(self.state / "connection.env")
 
     def block(self, title: str) -> str:
         """The indented text under a heading of what was printed."""
@@ -108,7 +115,7 @@ def run_python(code: str, env: dict[str, str]) -> str:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     """One stack, by the very command that README names, in a directory with a long and awkward path."""
-    state = tmp_path_factory.mktemp("state") / ("a long name with spaces " * 5).strip() / "it's here"
+    state = tmp_path_factory.mktemp("state") / ("a long name with spaces " * 5).strip() / "it's, $HOME `here`"
     with running(clean_env(state), ["./scripts/serve"], "--workers", "2") as dev:
         yield dev
 
@@ -246,19 +253,93 @@ class TestLifeCycle:
             assert "SeaweedFS ended unexpectedly" in dev.process.stdout.read()
             assert gone(started, 1) == []
 
-    def test_an_interrupt_in_the_middle_of_the_first_start_does_no_harm(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("sign", ["postgres/data.new/PG_VERSION", "postgres/data/postmaster.pid", "s3/weed.pid"])
+    def test_an_interrupt_in_the_middle_of_the_first_start_does_no_harm(self, sign: str, tmp_path: Path) -> None:
         env = clean_env(tmp_path / "state")
-        for seconds in (0.8, 1.2, 1.8, 2.6):
-            dev = Dev(DEV, env)
-            time.sleep(seconds)
-            started = dev.descendants()
-            dev.process.send_signal(signal.SIGINT)
-            dev.process.wait(60)
-            assert gone(started, 1) == []
-            assert dev.process.stdout is not None
-            dev.process.stdout.close()
+        dev = Dev(DEV, env)
+        deadline = time.monotonic() + 30
+        while not (dev.state / sign).exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        started = dev.descendants()
+        dev.process.send_signal(signal.SIGINT)
+        assert dev.process.wait(60) == 0
+        assert gone(started, 1) == []
+        assert dev.process.stdout is not None
+        dev.process.stdout.close()
         with running(env) as again:
             assert httpx.get(f"{again.connection['MERGUS_URI']}/readyz").status_code == 200
+
+    def test_a_start_right_after_kill_9_waits_for_what_was_left(self, tmp_path: Path) -> None:
+        env = clean_env(tmp_path / "state")
+        with running(env) as dev:
+            before = dev.connection
+            dev.process.kill()
+            dev.process.wait(10)
+        env["MERGUS_PORT"] = str(free_port())  # the old server may take a moment longer
+        with running(env) as again:
+            assert again.connection["AWS_ENDPOINT_URL_S3"] == before["AWS_ENDPOINT_URL_S3"]
+            assert again.connection["MERGUS_POSTGRES_DSN"] == before["MERGUS_POSTGRES_DSN"]
+            weeds = [
+                p for p in psutil.process_iter(["name"]) if p.info["name"] == "weed" and p.cwd() == f"{again.state}/s3"
+            ]
+            assert len(weeds) == 1
+
+    def test_a_stale_pid_file_of_postgres_harms_nobody(self, tmp_path: Path) -> None:
+        env = clean_env(tmp_path / "state")
+        with running(env):
+            pass
+        bystander = subprocess.Popen(["sleep", "300"], preexec_fn=end_with_parent)
+        try:
+            (tmp_path / "state/postgres/data/postmaster.pid").write_text(f"{bystander.pid}\n")
+            with running(env):
+                assert bystander.poll() is None
+        finally:
+            bystander.kill()
+            bystander.wait()
+
+    def test_a_shell_that_has_sourced_connection_env_can_start_it_again(self, tmp_path: Path) -> None:
+        env = clean_env(tmp_path / "state")
+        with running(env) as dev:
+            sourced = {**env, **dev.connection}
+        with running(sourced) as again:
+            assert {"postgres", "weed"} <= {p.name() for p in again.descendants()}
+
+    def test_a_proxy_for_the_rest_of_the_world_is_not_asked(self, tmp_path: Path) -> None:
+        nowhere = "http://127.0.0.1:9"
+        env = clean_env(tmp_path / "state", http_proxy=nowhere, HTTP_PROXY=nowhere, https_proxy=nowhere)
+        env = {k: v for k, v in env.items() if k.lower() != "no_proxy"}
+        with running(env) as dev:
+            smoke = [sys.executable, "-m", "mergus", "smoke"]
+            done = subprocess.run(smoke, env=env, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+            assert dev.connection["MERGUS_URI"]
+
+    def test_port_0_is_a_free_one(self, tmp_path: Path) -> None:
+        place = f"file://{tmp_path}/warehouse"
+        with running(clean_env(tmp_path / "state", MERGUS_PORT="0", MERGUS_WAREHOUSE=place)) as dev:
+            assert httpx.get(f"{dev.connection['MERGUS_URI']}/readyz").status_code == 200
+
+    def test_under_nohup_the_end_of_the_terminal_is_survived(self, tmp_path: Path) -> None:
+        env = clean_env(tmp_path / "state", MERGUS_WAREHOUSE=f"file://{tmp_path}/warehouse")
+        with running(env, ["nohup", *DEV]) as dev:
+            dev.process.send_signal(signal.SIGHUP)
+            time.sleep(1)
+            assert dev.process.poll() is None
+            assert httpx.get(f"{dev.connection['MERGUS_URI']}/readyz").status_code == 200
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="the whole suite runs as an ordinary user already")
+    def test_an_ordinary_user_needs_no_privilege(self, tmp_path: Path) -> None:
+        home = Path(tempfile.mkdtemp(prefix="mergus-user-"))
+        try:
+            os.chown(home, 65534, 65534)
+            env = clean_env(home / "state", HOME=str(home))
+            command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *DEV]
+            with running(env, command) as dev:
+                assert {p.username() for p in dev.descendants()} == {"nobody"}
+                assert httpx.get(f"{dev.connection['MERGUS_URI']}/readyz").status_code == 200
+        finally:
+            shutil.rmtree(home)
 
     def test_a_file_warehouse_needs_no_s3(self, tmp_path: Path) -> None:
         place = tmp_path / "ware house"
@@ -270,17 +351,29 @@ class TestLifeCycle:
             assert list((place / "data" / "main" / "t").glob("*.parquet"))
             assert run_python(dev.block("PyIceberg"), {**dev.env, **dev.connection}).strip() == "[('main',)]"
 
-    def test_a_postgres_and_an_s3_of_ones_own_are_used_instead(self, tmp_path: Path) -> None:
-        from tests.support import lakes
-
-        with lakes.database() as dsn:
+    @pytest.mark.parametrize("form", ["uri", "key=value"])
+    def test_a_postgres_and_an_s3_of_ones_own_are_used_instead(self, form: str, tmp_path: Path) -> None:
+        """Also with a password that every layer would have to quote."""
+        password = 'it\'s a \\ $HOME `id` "word"'
+        with lakes.database() as dsn, psycopg.connect(dsn, autocommit=True) as admin:
+            user = f"u_{tmp_path.name[-8:].lower()}_{os.getpid()}"
+            admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(user), password))
+            admin.execute(sql.SQL("GRANT ALL ON SCHEMA public TO {}").format(sql.Identifier(user)))
+            name = dsn.rpartition("/")[2]
+            admin.execute(
+                sql.SQL("GRANT CREATE ON DATABASE {} TO {}").format(sql.Identifier(name), sql.Identifier(user))
+            )
+            own = make_conninfo(dsn, user=user, password=password)
+            if form == "uri":
+                host = dsn.partition("@")[2]
+                own = f"postgresql://{user}:{quote(password, safe='')}@{host}"
             settings = lakes.settings_for(dsn)
             secret = settings.s3_secret_access_key
             assert secret is not None
             env = clean_env(
                 tmp_path / "state",
-                MERGUS_POSTGRES_DSN=dsn,
-                MERGUS_S3_ENDPOINT=str(settings.s3_endpoint),
+                MERGUS_POSTGRES_DSN=own,
+                MERGUS_S3_ENDPOINT=f"{settings.s3_endpoint}/",
                 MERGUS_S3_ACCESS_KEY_ID=str(settings.s3_access_key_id),
                 MERGUS_S3_SECRET_ACCESS_KEY=secret.get_secret_value(),
                 MERGUS_WAREHOUSE=f"s3://mergus/{tmp_path.name}-own",
@@ -290,10 +383,23 @@ class TestLifeCycle:
                 AWS_SESSION_TOKEN="entirely",
                 AWS_ENDPOINT_URL_S3="http://127.0.0.1:1",
             )
-            with running(env) as dev:
-                assert {p.name() for p in dev.descendants()}.isdisjoint({"postgres", "weed"})
-                assert dev.connection["MERGUS_POSTGRES_DSN"] == dsn
-                assert httpx.get(f"{dev.connection['MERGUS_URI']}/readyz").status_code == 200
+            try:
+                with running(env) as dev:
+                    assert {p.name() for p in dev.descendants()}.isdisjoint({"postgres", "weed"})
+                    assert dev.connection["MERGUS_POSTGRES_DSN"] == own
+                    assert httpx.get(f"{dev.connection['MERGUS_URI']}/readyz").status_code == 200
+                    source = dev.block("In a shell, first:").strip()
+                    code = dev.block("DuckDB, straight to the lake") + USE_IT
+                    shell = {k: v for k, v in dev.env.items() if not k.startswith(("MERGUS_", "AWS_"))}
+                    script = f"{source}; exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}"
+                    done = subprocess.run(["sh", "-c", script], env=shell, capture_output=True, text=True, check=False)
+                    assert "499500" in done.stdout, done.stderr
+                    for part in (password, quote(password, safe="")):
+                        assert part not in "\n".join(dev.printed)
+                        assert part not in (dev.state / "logs/server.log").read_text()
+            finally:
+                admin.execute(sql.SQL("DROP OWNED BY {} CASCADE").format(sql.Identifier(user)))
+                admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(user)))
 
 
 def test_backends_alone_go_up_and_down(tmp_path: Path) -> None:
@@ -303,7 +409,14 @@ def test_backends_alone_go_up_and_down(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "mergus", "backends", word]
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/connection.env").write_text("MERGUS_URI=stale\n")
+    env["MERGUS_POSTGRES_PORT"] = "1" if os.geteuid() else str(free_port())
     up = backends("up")
+    if os.geteuid():
+        assert up.returncode == 1
+        del env["MERGUS_POSTGRES_PORT"]
+        up = backends("up")
     assert up.returncode == 0, up.stderr
     try:
         init = subprocess.run(
@@ -357,6 +470,8 @@ def test_the_test_command_stops_what_it_started_when_it_is_interrupted(signum: i
     started = psutil.Process(process.pid).children(recursive=True)
     assert {"postgres", "weed"} <= {p.name() for p in started}
     process.send_signal(signum)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)  # as those do who lose patience
     assert process.wait(90) != 0
     assert gone(started, 5) == []
     assert not state.exists()

@@ -38,7 +38,8 @@ def test_a_server_survives_and_needs_no_restart(how: str, tmp_path: Path) -> Non
                     postgres.wait_ready()
                 else:
                     lakes.TestLake(settings).sql(
-                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'mergus'"
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'mergus' "
+                        "AND datname = current_database()"
                     )
                 deadline = time.monotonic() + 20
                 while running.http.get("/readyz").status_code != 200:

@@ -1,15 +1,21 @@
 """Request ids, logs, metrics, health: what is the same for every request."""
 
+import asyncio
 import json
 import re
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import psutil
+import psycopg
 import pytest
+from fastapi import Response
 
+from mergus.app import create_app
 from mergus.config import Settings
 from mergus.rest.operations import OPERATIONS
 from tests.support import lakes, servers
@@ -42,8 +48,13 @@ def test_a_clients_request_id_is_kept_if_it_is_harmless(sent: str, kept: bool, s
 def test_a_request_is_one_json_line_with_operation_status_and_id(server: Server) -> None:
     answer = server.http.get(server.path("not_here"), headers={"X-Request-ID": "find-me"})
     assert answer.status_code == 404
-    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
-    (line,) = [x for x in lines if x.get("request_id") == "find-me"]
+    deadline = time.monotonic() + 10  # it is written after the answer is sent
+    while not (
+        found := [x for x in map(json.loads, server.log.read_text().splitlines()) if x.get("request_id") == "find-me"]
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    (line,) = found
     assert line["operation"] == "loadNamespaceMetadata"
     assert line["status"] == 404
     assert line["method"] == "GET"
@@ -79,8 +90,24 @@ def test_an_unknown_path_makes_no_label_of_its_own(server: Server) -> None:
     assert operations <= {o.name for o in OPERATIONS} | {"unknown"}
 
 
-def test_every_operation_passes_the_gate_or_is_not_answered(server: Server) -> None:
-    """The router refuses to send an answer that was not authorised: so one 2xx from each proves each."""
+def test_an_answer_that_never_passed_the_gate_is_not_sent(lake: TestLake) -> None:
+    async def leaky() -> Response:
+        return Response("secret")
+
+    app = create_app(lake.settings)
+    app.add_api_route("/leaky", leaky, methods=["GET"])
+
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+            return await http.get("/leaky")
+
+    answer = asyncio.run(ask())
+    assert error_of(answer) == (500, "InternalServerError")
+    assert "secret" not in answer.text
+
+
+def test_every_operation_passes_the_gate(server: Server) -> None:
+    """An answer that was not authorised is not sent: so one 2xx from each proves each."""
     server.create("gate")
     answers = {
         "getConfig": server.http.get("/v1/config"),
@@ -107,7 +134,7 @@ class TestReadiness:
             update={"postgres_dsn": lakes.settings_for("postgresql://u:p@127.0.0.1:1/x").postgres_dsn}
         )
         with servers.server(nowhere, tmp_path, wait=False, pool_timeout=0.5) as running:
-            answer = wait_for(running, "/healthz", 200)
+            answer = servers.wait_for(running, "/healthz", 200)
             assert answer.json() == {"status": "ok"}
             ready = running.http.get("/readyz")
             assert ready.status_code == 503
@@ -118,7 +145,7 @@ class TestReadiness:
 
     def test_not_ready_without_storage(self, lake: TestLake, tmp_path: Path) -> None:
         with servers.server(lake.settings, tmp_path, wait=False, s3_endpoint="http://127.0.0.1:1") as running:
-            wait_for(running, "/healthz", 200)
+            servers.wait_for(running, "/healthz", 200)
             ready = running.http.get("/readyz")
             assert ready.status_code == 503
             assert ready.json()["checks"]["postgres"] == "ok"
@@ -136,22 +163,9 @@ class TestReadiness:
         with lakes.database() as dsn:
             settings: Settings = lakes.settings_for(dsn)
             with servers.server(settings, tmp_path, wait=False) as running:
-                wait_for(running, "/healthz", 200)
+                servers.wait_for(running, "/healthz", 200)
                 assert running.http.get("/readyz").status_code == 503
                 assert error_of(running.http.get(running.namespaces)) == (503, "ServiceUnavailableException")
-
-
-def wait_for(running: Server, path: str, status: int) -> httpx.Response:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            answer = running.http.get(path)
-        except httpx.TransportError:
-            answer = None
-        if answer is not None and answer.status_code == status:
-            return answer
-        assert time.monotonic() < deadline, running.log.read_text()
-        time.sleep(0.05)
 
 
 def test_several_processes_serve_one_lake_and_add_up_their_metrics(lake: TestLake, tmp_path: Path) -> None:
@@ -161,12 +175,37 @@ def test_several_processes_serve_one_lake_and_add_up_their_metrics(lake: TestLak
             assert httpx.get(f"{running.uri}/v1/config").status_code == 200
         text = httpx.get(f"{running.uri}/metrics").text
         assert sample(text, "mergus_requests_total", operation="getConfig", status="200") == 60
+        before = sample(text, "mergus_pool_connections")
+        assert before >= 3
+        workers = [p for p in psutil.Process(running.process.pid).children() if "spawn_main" in " ".join(p.cmdline())]
+        workers[0].kill()
+        deadline = time.monotonic() + 20
+        # the dead one's connections are not counted any more, what it counted is; another takes its place
+        while (text := httpx.get(f"{running.uri}/metrics").text) and sample(text, "mergus_pool_connections") != before:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert sample(text, "mergus_requests_total", operation="getConfig", status="200") == 60
+
+
+def test_reads_go_on_while_more_commits_wait_than_there_are_connections(lake: TestLake, tmp_path: Path) -> None:
+    with (
+        servers.server(lake.settings, tmp_path, pool_max=4, lock_timeout=20.0) as running,
+        psycopg.connect(lake.settings.dsn) as writer,
+    ):
+        writer.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+        with ThreadPoolExecutor(12) as pool:
+            waiting = [pool.submit(running.create, f"waits_{i}") for i in range(12)]
+            time.sleep(1)
+            began = time.monotonic()
+            assert running.http.get(running.namespaces).status_code == 200
+            assert running.http.get("/readyz").status_code == 200
+            assert time.monotonic() - began < 4
+            writer.rollback()
+            assert [w.result(30).status_code for w in waiting] == [200] * 12
 
 
 def test_requests_in_flight_are_finished_when_the_server_is_stopped(lake: TestLake, tmp_path: Path) -> None:
     """A creation that waits for a writer's lock when SIGTERM comes still gets its answer."""
-    import psycopg
-
     with (
         servers.server(lake.settings, tmp_path) as running,
         psycopg.connect(lake.settings.dsn) as writer,

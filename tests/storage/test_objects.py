@@ -5,9 +5,9 @@ from uuid import uuid4
 
 import pytest
 
-from mergus.storage.bucket import ensure_bucket
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
+from mergus.storage.place import ensure_bucket
 from tests.support.lakes import backend_settings
 
 

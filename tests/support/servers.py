@@ -95,3 +95,16 @@ def server(settings: Settings, folder: Path, *, wait: bool = True, **changes: ob
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
                     raise
+
+
+def wait_for(running: Server, path: str, status: int) -> httpx.Response:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            answer = running.http.get(path)
+        except httpx.TransportError:
+            answer = None
+        if answer is not None and answer.status_code == status:
+            return answer
+        assert time.monotonic() < deadline, running.log.read_text()
+        time.sleep(0.05)

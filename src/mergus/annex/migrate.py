@@ -2,8 +2,9 @@
 
 - our own schema, built by the numbered files in `migrations/`, each in one transaction, never changed once
   released;
-- indexes on `ducklake_*` tables, which have none beyond five primary keys. Built CONCURRENTLY: a large lake is
-  adopted without holding up its writers;
+- indexes on `ducklake_*` tables, which have none beyond five primary keys. Built CONCURRENTLY in a lake that is in use:
+  a large one is adopted without holding up its writers. That waits for transactions that are open, so it is given up
+  after a while: everything works without an index, slower, and the next `init` tries again;
 - a trigger on `ducklake_snapshot` that notifies channel `<our schema>_snapshot`.
 
 All of it is under one advisory lock, taken by polling: a process that *waited* for the lock inside a statement
@@ -19,6 +20,7 @@ from importlib.resources import files
 from typing import Any, Final, LiteralString
 
 from psycopg import Connection, sql
+from psycopg.errors import LockNotAvailable
 
 from mergus.config import Settings
 from mergus.errors import SetupError
@@ -27,6 +29,7 @@ Progress = Callable[[str], None]
 Db = Connection[tuple[Any, ...]]
 
 LOCK_WAIT_SECONDS = 300
+INDEX_WAIT_SECONDS = 10
 TRIGGER: Final = "mergus_notify_snapshot"
 
 # name, table, expression and condition. Every name begins with `mergus_`: that is how they are found again.
@@ -50,7 +53,13 @@ CREATE_LEDGER: Final = """
         applied_at timestamptz NOT NULL DEFAULT now()
     )
 """
-LEDGER_EXISTS: Final = "SELECT to_regclass(%s || '.migration') IS NOT NULL"
+LEDGER_EXISTS: Final = "SELECT to_regclass(quote_ident(%s) || '.migration') IS NOT NULL"
+SCHEMA_IN_USE: Final = "SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace(quote_ident(%s)))"
+OPEN_TRANSACTIONS: Final = """
+    SELECT string_agg(pid::text, ', ') FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
+      AND xact_start < now() - make_interval(secs => %s)
+"""
 READ_LEDGER: Final = "SELECT number, name, checksum FROM migration ORDER BY number"
 WRITE_LEDGER: Final = "INSERT INTO migration (number, name, checksum) VALUES (%s, %s, %s)"
 TRY_LOCK: Final = "SELECT pg_try_advisory_lock(hashtextextended('mergus init ' || %s, 0))"
@@ -59,7 +68,8 @@ UNLOCK: Final = "SELECT pg_advisory_unlock(hashtextextended('mergus init ' || %s
 READ_INDEXES: Final = """
     SELECT c.relname, i.indisvalid
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
-    WHERE t.relnamespace = %s::regnamespace AND c.relname LIKE 'mergus\\_%%'
+    WHERE t.relnamespace = to_regnamespace(quote_ident(%s))
+      AND t.relname LIKE 'ducklake\\_%%' AND c.relname LIKE 'mergus\\_%%'
 """
 TRIGGER_EXISTS: Final = """
     SELECT EXISTS (SELECT FROM pg_trigger
@@ -119,10 +129,11 @@ def has_trigger(conn: Db) -> bool:
     return bool(_one(conn, TRIGGER_EXISTS, TRIGGER))
 
 
-def apply(conn: Db, settings: Settings, progress: Progress) -> None:
+def apply(conn: Db, settings: Settings, progress: Progress, *, in_use: bool) -> None:
     """Brings the annex up to date; call inside `exclusive`. Does nothing, quickly, when it is."""
     if not pending(conn, settings):
         return
+    _check_ours(conn, settings)
     annex = sql.Identifier(settings.annex_schema)
     with conn.transaction():
         conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(annex))
@@ -132,16 +143,7 @@ def apply(conn: Db, settings: Settings, progress: Progress) -> None:
         with conn.transaction():
             conn.execute(migration.text.encode())
             conn.execute(WRITE_LEDGER, (migration.number, migration.name, migration.checksum))
-    for name, table, what in _missing_indexes(conn, settings):
-        progress(f"index {name} on {table}")
-        lake = sql.Identifier(settings.metadata_schema)
-        # one that failed half way is there but not valid, and IF NOT EXISTS would leave it so
-        drop = sql.SQL("DROP INDEX IF EXISTS {}.{}").format(lake, sql.Identifier(name))
-        create = sql.SQL("CREATE INDEX CONCURRENTLY {} ON {}.{} {}")
-        conn.execute("SET statement_timeout = 0")
-        conn.execute("SET lock_timeout = 0")
-        conn.execute(drop)
-        conn.execute(create.format(sql.Identifier(name), lake, sql.Identifier(table), sql.SQL(what)))
+    _build_indexes(conn, settings, progress, in_use=in_use)
     if not has_trigger(conn):
         progress(f"trigger {TRIGGER}")
         conn.execute(
@@ -152,8 +154,43 @@ def apply(conn: Db, settings: Settings, progress: Progress) -> None:
         )
 
 
+def _build_indexes(conn: Db, settings: Settings, progress: Progress, *, in_use: bool) -> None:
+    lake = sql.Identifier(settings.metadata_schema)
+    how = sql.SQL("CREATE INDEX CONCURRENTLY" if in_use else "CREATE INDEX")
+    conn.execute("SET statement_timeout = 0")
+    conn.execute(sql.SQL("SET lock_timeout = {}").format(sql.Literal(f"{INDEX_WAIT_SECONDS}s")))
+    for name, table, what in _missing_indexes(conn, settings):
+        progress(f"index {name} on {table}")
+        # one that failed half way is there but not valid, and IF NOT EXISTS would leave it so
+        drop = sql.SQL("DROP INDEX IF EXISTS {}.{}").format(lake, sql.Identifier(name))
+        create = sql.SQL("{} {} ON {}.{} {}").format(
+            how, sql.Identifier(name), lake, sql.Identifier(table), sql.SQL(what)
+        )
+        try:
+            conn.execute(drop)
+            conn.execute(create)
+        except LockNotAvailable:
+            pids = _one(conn, OPEN_TRANSACTIONS, INDEX_WAIT_SECONDS) or "unknown"
+            progress(
+                f"not built: it waits for transactions that are open (Postgres processes {pids}). "
+                "Serving works without it; run `mergus init` again when they have ended"
+            )
+            return
+
+
+def _check_ours(conn: Db, settings: Settings) -> None:
+    """Refuses a schema of our name that somebody else fills."""
+    schema = settings.annex_schema
+    if _one(conn, SCHEMA_IN_USE, schema) and not _one(conn, LEDGER_EXISTS, schema):
+        raise SetupError(
+            f"Postgres schema {schema} holds something that is not Mergus's; rename it, or keep the lake in another "
+            "database or METADATA_SCHEMA"
+        )
+
+
 def remove(conn: Db, settings: Settings, progress: Progress) -> None:
     """Takes everything of ours away: what is left is a plain DuckLake. Call inside `exclusive`."""
+    _check_ours(conn, settings)
     for name in sorted(_present_indexes(conn, settings)):
         progress(f"index {name}")
         lake = sql.Identifier(settings.metadata_schema)
@@ -171,8 +208,7 @@ def channel(settings: Settings) -> str:
 
 def _missing_migrations(conn: Db, settings: Settings) -> list[Migration]:
     known = migrations()
-    quoted = sql.Identifier(settings.annex_schema).as_string(conn)
-    applied = conn.execute(READ_LEDGER).fetchall() if _one(conn, LEDGER_EXISTS, quoted) else []
+    applied = conn.execute(READ_LEDGER).fetchall() if _one(conn, LEDGER_EXISTS, settings.annex_schema) else []
     by_number = {m.number: m for m in known}
     for number, name, checksum in applied:
         if number not in by_number:
@@ -184,8 +220,7 @@ def _missing_migrations(conn: Db, settings: Settings) -> list[Migration]:
 
 
 def _present_indexes(conn: Db, settings: Settings) -> dict[str, bool]:
-    schema = sql.Identifier(settings.metadata_schema).as_string(conn)
-    return dict(conn.execute(READ_INDEXES, (schema,)).fetchall())  # pyright: ignore[reportArgumentType,reportCallIssue]
+    return dict(conn.execute(READ_INDEXES, (settings.metadata_schema,)).fetchall())  # pyright: ignore[reportArgumentType,reportCallIssue]
 
 
 def _missing_indexes(conn: Db, settings: Settings) -> list[tuple[LiteralString, LiteralString, LiteralString]]:

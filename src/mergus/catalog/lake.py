@@ -13,10 +13,14 @@ from mergus.ducklake import commit
 from mergus.ducklake.commit import Commit, CommitInfo
 from mergus.ducklake.connect import Conn, Pool, connection, open_pool
 from mergus.ducklake.metadata import check_served
+from mergus.errors import ServiceUnavailable
 from mergus.metrics import COMMITS, POOL_IDLE, POOL_SIZE, POOL_WAITING
 from mergus.storage.objects import Objects
 
 POOL_METRICS_SECONDS = 5
+USER_AGENT_KEPT = 256
+# of a process's connections, those that commits leave alone
+FOR_READERS = 2
 
 
 @dataclass(slots=True)
@@ -24,24 +28,40 @@ class Lake:
     settings: Settings
     pool: Pool
     objects: Objects
+    _writers: asyncio.Semaphore
     _page_tokens: PageTokens | None = None
 
     def read(self) -> AbstractAsyncContextManager[Conn]:
         return connection(self.pool)
 
-    def hold_still(self) -> AbstractAsyncContextManager[Conn]:
-        return commit.hold_still(self.pool)
+    @asynccontextmanager
+    async def hold_still(self) -> AsyncGenerator[Conn]:
+        async with self._turn(), commit.hold_still(self.pool) as conn:
+            yield conn
 
     @asynccontextmanager
     async def commit(self, ctx: RequestContext) -> AsyncGenerator[Commit]:
         info = CommitInfo(
             author=ctx.principal.name,
             message=ctx.operation,
-            extra={"request-id": ctx.request_id, "user-agent": ctx.user_agent},
+            extra={"request-id": ctx.request_id, "user-agent": (ctx.user_agent or "")[:USER_AGENT_KEPT]},
         )
-        async with commit.commit(self.pool, info) as tx:
+        async with self._turn(), commit.commit(self.pool, info) as tx:
             yield tx
         COMMITS.labels(ctx.operation).inc()
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[None]:
+        """Commits that wait for a lock never take the last connections: reads and probes go on meanwhile."""
+        try:
+            async with asyncio.timeout(self.settings.lock_timeout):
+                await self._writers.acquire()
+        except TimeoutError:
+            raise ServiceUnavailable("Too many commits are waiting; try again") from None
+        try:
+            yield
+        finally:
+            self._writers.release()
 
     async def page_tokens(self) -> PageTokens:
         if self._page_tokens is None:
@@ -52,12 +72,12 @@ class Lake:
     async def check_postgres(self) -> None:
         """Raises unless Postgres answers and holds a lake that may be served, set up for us."""
         async with self.read() as conn:
-            await check_served(conn)
+            await check_served(conn, self.settings.metadata_schema)
             await catalog.read_token_key(conn)
 
     async def check_storage(self) -> None:
         async with self.read() as conn:
-            metadata = await check_served(conn)
+            metadata = await check_served(conn, self.settings.metadata_schema)
         await self.objects.reachable(metadata.location)
 
     def observe_pool(self) -> None:
@@ -72,7 +92,8 @@ async def open_lake(settings: Settings) -> AsyncGenerator[Lake]:
     """Does not wait for Postgres: a server that starts before it is not ready yet, but it runs."""
     pool = open_pool(settings)
     await pool.open(wait=False)
-    lake = Lake(settings, pool, Objects(settings))
+    writers = asyncio.Semaphore(max(1, settings.pool_max - FOR_READERS))
+    lake = Lake(settings, pool, Objects(settings), writers)
     observer = asyncio.create_task(_observe(lake))
     try:
         yield lake

@@ -65,12 +65,13 @@ async def create_namespace(
     namespace = check_creatable(levels)
     await authorise(ctx, namespace)
     async with lake.commit(ctx) as tx:
-        clash = await schemas.find_clash(tx.conn, namespace.schema_name)
+        clash = await schemas.find_clash(tx.conn, [n.schema_name for n in namespace.lineage])
         if clash == namespace.schema_name:
             raise AlreadyExists(f"Namespace already exists: {namespace}")
         if clash is not None:
             raise AlreadyExists(
-                f"Namespace {namespace} differs only by case from {clash}, and DuckDB takes them for the same"
+                f"Namespace {namespace} differs only by case from {clash}, and names are the same to DuckDB whatever "
+                "their case"
             )
         schema_id = await schemas.create(tx, namespace.schema_name, uuid4())
         created = await _find(tx.conn, namespace)

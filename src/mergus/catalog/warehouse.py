@@ -26,7 +26,7 @@ async def _is_ours(lake: Lake, warehouse: str) -> bool:
     if asked in {lake.settings.prefix, lake.settings.warehouse}:
         return True
     async with lake.read() as conn:
-        return asked == (await check_served(conn)).data_path.rstrip("/")
+        return asked == (await check_served(conn, lake.settings.metadata_schema)).data_path.rstrip("/")
 
 
 def _storage_defaults(lake: Lake) -> dict[str, str]:

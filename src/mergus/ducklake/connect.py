@@ -7,12 +7,11 @@ travel in the connection string: a pooler in transaction mode between us and Pos
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import psycopg
-from psycopg import AsyncConnection, Connection, sql
+from psycopg import AsyncConnection, Connection, errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.errors import QueryCanceled, UndefinedTable
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from mergus.config import Settings, hide_password
@@ -21,6 +20,11 @@ from mergus.errors import ServiceUnavailable, SetupError
 Conn = AsyncConnection[tuple[Any, ...]]
 Pool = AsyncConnectionPool[Conn]
 
+# Names are looked up in our own schema first: if that is another lake's, every statement would be about that one.
+NAMES_ARE_OURS: Final = """
+    SELECT to_regclass('ducklake_snapshot') IS NOT DISTINCT FROM to_regclass(quote_ident(%s) || '.ducklake_snapshot')
+"""
+
 # A process that is paused or hangs while it holds the commit lock must not hold up DuckDB's writers.
 IDLE_IN_TRANSACTION = "30s"
 
@@ -28,8 +32,9 @@ IDLE_IN_TRANSACTION = "30s"
 def conninfo(settings: Settings) -> str:
     try:
         given = conninfo_to_dict(settings.dsn)
-    except psycopg.ProgrammingError as e:
-        raise SetupError(f"MERGUS_POSTGRES_DSN cannot be read: {hide_password(str(e))}") from None
+    except psycopg.ProgrammingError:
+        # libpq's own message quotes what it could not read
+        raise SetupError("MERGUS_POSTGRES_DSN is neither a postgresql:// URI nor a key=value string") from None
     path = sql.SQL(", ").join(map(sql.Identifier, (settings.annex_schema, settings.metadata_schema)))
     options = {
         "search_path": path.as_string(None),
@@ -41,7 +46,8 @@ def conninfo(settings: Settings) -> str:
     given_options = str(given.get("options") or "")
     ours = " ".join(f"-c {key}={_escape(value)}" for key, value in options.items())
     defaults = {"application_name": "mergus", "connect_timeout": "5", "keepalives_idle": "20"}
-    return make_conninfo("", **{**defaults, **given, "options": f"{given_options} {ours}".strip()})
+    forced = {"options": f"{given_options} {ours}".strip(), "client_encoding": "UTF8"}
+    return make_conninfo("", **{**defaults, **given, **forced})
 
 
 def _escape(value: str) -> str:
@@ -51,12 +57,19 @@ def _escape(value: str) -> str:
 def open_pool(settings: Settings) -> Pool:
     """A pool that is not open yet. A connection is checked when it is taken, so that a restart of Postgres
     costs a reconnect and not a failed request."""
+
+    async def check_names(conn: Conn) -> None:
+        row = await (await conn.execute(NAMES_ARE_OURS, (settings.metadata_schema,))).fetchone()
+        if row is None or not row[0]:
+            raise SetupError(f"Postgres schema {settings.annex_schema} holds another DuckLake")
+
     return AsyncConnectionPool(
         conninfo(settings),
         min_size=min(settings.pool_min, settings.pool_max),
         max_size=settings.pool_max,
         timeout=settings.pool_timeout,
         check=AsyncConnectionPool.check_connection,
+        configure=check_names,
         open=False,
         kwargs={"autocommit": True},
         name="mergus",
@@ -72,12 +85,23 @@ async def connection(pool: Pool) -> AsyncGenerator[Conn]:
             yield conn
     except (PoolTimeout, PoolClosed, TooManyRequests) as e:
         raise ServiceUnavailable("No connection to Postgres could be had in time") from e
-    except QueryCanceled as e:
-        raise ServiceUnavailable("Postgres took too long and was interrupted") from e
-    except psycopg.OperationalError as e:
-        raise ServiceUnavailable("Postgres does not answer") from e
-    except UndefinedTable as e:
-        raise ServiceUnavailable("The lake is not set up; run `mergus init`") from e
+    except psycopg.Error as e:
+        for kinds, words in _MEANINGS:
+            if isinstance(e, kinds):
+                raise ServiceUnavailable(words) from e
+        raise
+
+
+# In order: the first that fits. What is not here is a fault of ours, and is answered as one.
+_MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], str], ...] = (
+    ((errors.QueryCanceled,), "Postgres took too long and was interrupted"),
+    ((errors.DeadlockDetected, errors.SerializationFailure), "Another writer was in the way; try again"),
+    ((errors.IdleInTransactionSessionTimeout,), "The server was held up and lost its turn; try again"),
+    ((psycopg.OperationalError,), "Postgres does not answer"),
+    ((errors.ReadOnlySqlTransaction,), "Postgres takes no writes: it is read-only, or a standby"),
+    ((errors.InsufficientPrivilege,), "The server's Postgres role may not do this; see OPERATIONS.md for its rights"),
+    ((errors.UndefinedTable,), "The lake is not set up, or the server's role may not see it; run `mergus init`"),
+)
 
 
 def connect(settings: Settings) -> Connection[tuple[Any, ...]]:

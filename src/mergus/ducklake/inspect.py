@@ -10,7 +10,6 @@ CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 NEWEST_SNAPSHOT_TIME: Final = """
     SELECT extract(epoch FROM snapshot_time)::float8 FROM ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 1
 """
-HAS_SNAPSHOTS: Final = "SELECT to_regclass('ducklake_snapshot') IS NOT NULL"
 SERVER_VERSION: Final = "SELECT current_setting('server_version_num')::int, current_setting('server_version')"
 
 
@@ -18,8 +17,8 @@ def clock(conn: Db) -> float:
     return _row(conn, CLOCK)[0]
 
 
-def newest_snapshot_time(conn: Db) -> float | None:
-    return _row(conn, NEWEST_SNAPSHOT_TIME)[0] if _row(conn, HAS_SNAPSHOTS)[0] else None
+def newest_snapshot_time(conn: Db) -> float:
+    return _row(conn, NEWEST_SNAPSHOT_TIME)[0]
 
 
 def server_version(conn: Db) -> tuple[int, str]:

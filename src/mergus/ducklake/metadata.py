@@ -3,16 +3,17 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, Connection, sql
 
 from mergus.errors import ServiceUnavailable, SetupError
 from mergus.storage.location import Location
 
 SUPPORTED_VERSION = "1.0"
 
-EXISTS: Final = "SELECT to_regclass('ducklake_metadata') IS NOT NULL"
+# Where there may be no lake, its own schema is asked by name: other schemas in the search path may hold another.
+EXISTS: Final = "SELECT to_regclass(quote_ident(%s) || '.ducklake_metadata') IS NOT NULL"
 READ_METADATA: Final = """
-    SELECT key, value FROM ducklake_metadata
+    SELECT key, value FROM {}.ducklake_metadata
     WHERE scope IS NULL AND key IN ('version', 'encrypted', 'data_path')
 """
 
@@ -57,20 +58,21 @@ def _parse(rows: list[tuple[Any, ...]]) -> Metadata:
     )
 
 
-def read_metadata(conn: Connection[tuple[Any, ...]]) -> Metadata | None:
-    """None where there is no DuckLake yet."""
-    row = conn.execute(EXISTS).fetchone()
+def read_metadata(conn: Connection[tuple[Any, ...]], schema: str) -> Metadata | None:
+    """None where there is no DuckLake in this Postgres schema yet."""
+    row = conn.execute(EXISTS, (schema,)).fetchone()
     if row is None or not row[0]:
         return None
-    return _parse(conn.execute(READ_METADATA).fetchall())
+    return _parse(conn.execute(sql.SQL(READ_METADATA).format(sql.Identifier(schema))).fetchall())
 
 
-async def check_served(conn: AsyncConnection[tuple[Any, ...]]) -> Metadata:
+async def check_served(conn: AsyncConnection[tuple[Any, ...]], schema: str) -> Metadata:
     """For a running server: the lake is there and is one that we may touch."""
-    row = await (await conn.execute(EXISTS)).fetchone()
+    row = await (await conn.execute(EXISTS, (schema,))).fetchone()
     if row is None or not row[0]:
         raise ServiceUnavailable("There is no DuckLake catalog in this Postgres")
-    metadata = _parse(await (await conn.execute(READ_METADATA)).fetchall())
+    found = await conn.execute(sql.SQL(READ_METADATA).format(sql.Identifier(schema)))
+    metadata = _parse(await found.fetchall())
     if metadata.trouble:
         raise ServiceUnavailable(metadata.trouble)
     return metadata

@@ -18,24 +18,33 @@ FIND: Final = """
     FROM ducklake_schema WHERE schema_name = %(name)s AND end_snapshot IS NULL
 """
 
+# A name that no request path could spell is left alone: with an empty level, or the separator of levels in it.
+ADDRESSABLE: Final = "schema_name !~ '(^|[.])([.]|$)' AND strpos(schema_name, chr(31)) = 0"
+
 # Names are stored level by level, joined with dots: what follows `below` up to the next dot is one level.
-LIST_CHILDREN: Final = """
-    SELECT DISTINCT split_part(substr(schema_name, length(%(below)s::text) + 1), '.', 1) COLLATE "C" AS level
-    FROM ducklake_schema
-    WHERE end_snapshot IS NULL AND starts_with(schema_name, %(below)s::text)
-      AND (%(after)s::text IS NULL
-           OR split_part(substr(schema_name, length(%(below)s::text) + 1), '.', 1) COLLATE "C" > %(after)s::text)
+LEVEL: Final = "split_part(substr(schema_name, length(%(below)s::text) + 1), '.', 1) COLLATE \"C\""
+LIST_CHILDREN: Final = f"""
+    SELECT DISTINCT {LEVEL} AS level FROM ducklake_schema
+    WHERE end_snapshot IS NULL AND starts_with(schema_name, %(below)s::text) AND {ADDRESSABLE}
+      AND (%(after)s::text IS NULL OR {LEVEL} > %(after)s::text)
     ORDER BY level LIMIT %(limit)s
 """
 
-HAS_CHILDREN: Final = """
+HAS_CHILDREN: Final = f"""
     SELECT EXISTS (SELECT FROM ducklake_schema
-                   WHERE end_snapshot IS NULL AND starts_with(schema_name, %(name)s || '.'))
+                   WHERE end_snapshot IS NULL AND starts_with(schema_name, %(name)s || '.') AND {ADDRESSABLE})
 """
 
+# A live schema that is, or lies below, one of these names but for the case of letters; or is the last of them itself.
+# ('/' is what follows '.' in byte order: the range is all that begins with the name and a dot.)
 FIND_CLASH: Final = """
-    SELECT schema_name FROM ducklake_schema
-    WHERE lower(schema_name COLLATE "C") = lower(%(name)s COLLATE "C") AND end_snapshot IS NULL
+    SELECT schema_name
+    FROM unnest(%(names)s::text[]) AS wanted
+    JOIN ducklake_schema ON end_snapshot IS NULL AND (
+        lower(schema_name COLLATE "C") = lower(wanted COLLATE "C")
+        OR (lower(schema_name COLLATE "C") >= lower(wanted COLLATE "C") || '.'
+            AND lower(schema_name COLLATE "C") < lower(wanted COLLATE "C") || '/'))
+    WHERE schema_name = %(name)s OR NOT (schema_name = wanted OR starts_with(schema_name, wanted || '.'))
     ORDER BY schema_name = %(name)s DESC LIMIT 1
 """
 
@@ -89,9 +98,9 @@ async def has_children(conn: Conn, name: str) -> bool:
     return row is not None and bool(row[0])
 
 
-async def find_clash(conn: Conn, name: str) -> str | None:
-    """A live schema that DuckDB would take for this name, as it is written there."""
-    row = await (await conn.execute(FIND_CLASH, {"name": name})).fetchone()
+async def find_clash(conn: Conn, names: list[str]) -> str | None:
+    """Given a name after its parents: the schema that has it already, or that differs from one of them by case."""
+    row = await (await conn.execute(FIND_CLASH, {"names": names, "name": names[-1]})).fetchone()
     return None if row is None else row[0]
 
 

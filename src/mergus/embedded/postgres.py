@@ -7,7 +7,6 @@ reach its files whatever the permissions of the directories above them, so a sta
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from mergus.embedded.state import StateDir, write_private
 from mergus.errors import SetupError
-from mergus.process import Child, run_whole
+from mergus.process import Child, run_whole, stop_leftover
 
 USER = "mergus"
 DATABASE = "mergus"
@@ -36,7 +35,8 @@ class Postgres:
         self._bin = _installed() / "bin"
         if not self._data.exists():
             self._init()
-        self._stop_orphan()
+        # Postgres works in its data directory, and refuses to start while the number in this file is any process's
+        stop_leftover(self._data / "postmaster.pid", self._data, signal.SIGINT)
         command = [
             *as_unprivileged(signal.SIGINT),
             *(str(self._bin / "postgres"), "-D", str(self._data), "-h", "127.0.0.1", "-p", str(self.port)),
@@ -79,19 +79,13 @@ class Postgres:
         locale = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--encoding=UTF8")
         initdb = (str(self._bin / "initdb"), "-D", str(draft), "-U", USER, f"--pwfile={password}", *locale)
         try:
-            run_whole([*as_unprivileged(), *initdb, "--auth=scram-sha-256"], "initdb")
+            run_whole([*as_unprivileged(signal.SIGKILL), *initdb, "--auth=scram-sha-256"], "initdb")
         finally:
             password.unlink()
         draft.rename(self._data)
 
-    def _stop_orphan(self) -> None:
-        """One that an earlier, killed run left on this very data directory."""
-        if (self._data / "postmaster.pid").exists():
-            stop = (str(self._bin / "pg_ctl"), "stop", "-D", str(self._data), "-m", "fast", "-t", "30")
-            subprocess.run([*as_unprivileged(), *stop], capture_output=True, check=False)  # noqa: S603
 
-
-def as_unprivileged(pdeathsig: int | None = None) -> Sequence[str]:
+def as_unprivileged(when_we_end: signal.Signals) -> Sequence[str]:
     """What to put before a command of Postgres's: nothing, unless we are root."""
     if os.geteuid() != 0:
         return ()
@@ -103,7 +97,7 @@ def as_unprivileged(pdeathsig: int | None = None) -> Sequence[str]:
     command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     command += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
     # a change of user clears what `end_with_parent` asked for
-    return [*command, f"--pdeathsig={signal.Signals(pdeathsig).name[3:]}"] if pdeathsig else command
+    return [*command, f"--pdeathsig={when_we_end.name.removeprefix('SIG')}"]
 
 
 def _installed() -> Path:

@@ -2,14 +2,15 @@
 
 import json
 import shutil
+import signal
 import sys
 import urllib.error
-import urllib.request
 from pathlib import Path
 
-from mergus.embedded.state import StateDir
+from mergus import loopback
+from mergus.embedded.state import StateDir, write_private
 from mergus.errors import SetupError
-from mergus.process import Child
+from mergus.process import Child, stop_leftover
 
 REGION = "us-east-1"
 
@@ -18,28 +19,29 @@ class Seaweed:
     def __init__(self, state: StateDir, port: int | None) -> None:
         self.access_key = "mergus-" + state.secret("s3_access_key")[:12]
         self.secret_key = state.secret("s3_secret_key")
-        self.port = state.port("s3", port)
         folder = state.folder("s3")
-        config = folder / "iam.json"
-        config.touch(mode=0o600)
-        config.write_text(json.dumps(self._identities()))
+        pid_file = folder / "weed.pid"
+        stop_leftover(pid_file, folder, signal.SIGTERM)
+        self.port = state.port("s3", port)
+        write_private(folder / "iam.json", json.dumps(self._identities()))
         # Every port is named, so that several can run on one machine. -disableHttp: the filer's own port would
-        # serve objects without asking for keys. Sockets are relative to the working directory because the path
-        # of a Unix socket may have 107 characters at most.
+        # serve objects without asking for keys. Paths are relative to the working directory: that of a Unix socket
+        # may have 107 characters at most, and -dir is a list parted by commas.
         ports = [
             f"-{part}{kind}={state.port(f's3 {part}{kind}')}"
             for part in ("master.port", "volume.port", "filer.port", "admin.port")
             for kind in ("", ".grpc")
         ]
         command = [
-            *(_weed(), "-logtostderr=true", "-v=0", "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
+            *(_weed(), "-logtostderr=true", "-v=0", "mini", "-dir=.", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
             *("-master.telemetry=false", "-disableHttp", "-admin.ui=false", "-webdav=false"),
             *("-volume.max=2000", "-master.volumeSizeLimitMB=64"),
             *(f"-s3.port={self.port}", f"-s3.port.grpc={state.port('s3 grpc')}", *ports),
             *("-s3.port.iceberg=0", "-s3.port.lance=0", "-filer.localSocket=filer.sock", "-s3.localSocket=s3.sock"),
-            *(f"-s3.config={config}", f"-s3.iam.config={config}"),
+            *("-s3.config=iam.json", "-s3.iam.config=iam.json"),
         ]
         self.child = Child("SeaweedFS", command, state.folder("logs") / "seaweedfs.log", cwd=folder)
+        pid_file.write_text(str(self.child.pid))
 
     @property
     def endpoint(self) -> str:
@@ -50,7 +52,7 @@ class Seaweed:
 
     def _answers(self) -> bool:
         try:
-            urllib.request.urlopen(self.endpoint, timeout=2).close()  # noqa: S310
+            loopback.open_url(self.endpoint, 2).close()
         except urllib.error.HTTPError as e:
             return e.code == 403  # it asks for keys: it is up
         except OSError:

@@ -23,21 +23,10 @@ print(lake.list_namespaces())
 DUCKDB = """\
 import os, duckdb
 
-env = os.environ
-db = duckdb.connect(config={"extension_directory": env["MERGUS_DUCKDB_EXTENSIONS"]})
+env = {name: value.replace("'", "''") for name, value in os.environ.items()}
+db = duckdb.connect(config={"extension_directory": os.environ["MERGUS_DUCKDB_EXTENSIONS"]})
 for extension in ("httpfs", "postgres_scanner", "ducklake"):
     db.execute(f"LOAD {extension}")
-"""
-
-DUCKDB_S3 = """\
-db.execute(f\"\"\"CREATE SECRET (TYPE s3, KEY_ID '{env["AWS_ACCESS_KEY_ID"]}',
-    SECRET '{env["AWS_SECRET_ACCESS_KEY"]}', REGION '{env["AWS_REGION"]}', URL_STYLE 'path',
-    ENDPOINT '{env["AWS_ENDPOINT_URL_S3"].split("://")[1]}', USE_SSL false)\"\"\")
-"""
-
-DUCKDB_ATTACH = """\
-db.execute(f"ATTACH 'ducklake:postgres:{env['MERGUS_POSTGRES_DSN']}' AS lake")
-print(db.sql("SELECT schema_name FROM information_schema.schemata WHERE catalog_name = 'lake'"))
 """
 
 
@@ -46,10 +35,31 @@ def pyiceberg() -> str:
 
 
 def duckdb(settings: Settings) -> str:
-    attach = DUCKDB_ATTACH
-    if settings.metadata_schema != "public":
-        attach = attach.replace(" AS lake", f" AS lake (METADATA_SCHEMA '{settings.metadata_schema}')")
-    return DUCKDB + (DUCKDB_S3 if settings.s3_access_key_id and settings.s3_endpoint else "") + attach
+    lines = [DUCKDB]
+    if settings.s3_access_key_id:
+        lines.append(f'db.execute(f"""CREATE SECRET ({", ".join(_secret(settings))})""")\n')
+    schema = settings.metadata_schema.replace("'", "''")
+    options = f" (METADATA_SCHEMA '{schema}')" if schema != "public" else ""
+    lines.append(f"db.execute(f\"ATTACH 'ducklake:postgres:{{env['MERGUS_POSTGRES_DSN']}}' AS lake{options}\")\n")
+    lines.append("print(db.sql(\"SELECT schema_name FROM information_schema.schemata WHERE catalog_name = 'lake'\"))\n")
+    return "".join(lines)
+
+
+def _secret(settings: Settings) -> list[str]:
+    parts = [
+        "TYPE s3",
+        "KEY_ID '{env['AWS_ACCESS_KEY_ID']}'",
+        "SECRET '{env['AWS_SECRET_ACCESS_KEY']}'",
+        "REGION '{env['AWS_REGION']}'",
+    ]
+    if settings.s3_session_token:
+        parts.append("SESSION_TOKEN '{env['AWS_SESSION_TOKEN']}'")
+    if settings.s3_endpoint:
+        parts.append("\n    ENDPOINT '{env['AWS_ENDPOINT_URL_S3'].split('://')[1]}'")
+        parts.append(f"USE_SSL {str(settings.s3_endpoint.startswith('https')).lower()}")
+    if settings.path_style:
+        parts.append("URL_STYLE 'path'")
+    return parts
 
 
 def spark_conf(settings: Settings, uri: str) -> dict[str, str]:
@@ -63,7 +73,7 @@ def spark_conf(settings: Settings, uri: str) -> dict[str, str]:
         f"{catalog}.uri": uri,
         f"{catalog}.warehouse": settings.prefix,
     }
-    if (settings.new_data_path or "").startswith("s3://") or settings.s3_endpoint is not None:
+    if (settings.new_data_path or "").startswith("s3://"):
         conf[f"{catalog}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
     return conf
 

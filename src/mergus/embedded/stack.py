@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import SecretStr
 
+from mergus import loopback
 from mergus.config import Settings
 from mergus.ducklake.connect import connect
 from mergus.ducklake.metadata import read_metadata
@@ -16,8 +17,8 @@ from mergus.embedded.postgres import Postgres
 from mergus.embedded.seaweed import REGION, Seaweed
 from mergus.embedded.state import StateDir
 from mergus.process import Child
-from mergus.storage.bucket import ensure_bucket
 from mergus.storage.location import Location
+from mergus.storage.place import ensure_place
 
 Progress = Callable[[str], None]
 
@@ -43,7 +44,9 @@ def running(state: StateDir, settings: Settings, progress: Progress, *, durable:
             postgres = Postgres(state, settings.postgres_port, durable=durable)
             cleanup.callback(postgres.child.stop)
             children.append(postgres.child)
-        if not _names_storage(settings):
+        data_path = settings.new_data_path or _existing_data_path(settings) or DEFAULT_DATA_PATH
+        if _needs_store(settings, data_path):
+            loopback.bypass_proxies()
             seaweed = Seaweed(state, settings.s3_port)
             cleanup.callback(seaweed.child.stop)
             children.append(seaweed.child)
@@ -55,7 +58,6 @@ def running(state: StateDir, settings: Settings, progress: Progress, *, durable:
             seaweed.wait_ready()
             progress(f"S3 store on 127.0.0.1:{seaweed.port} ({time.monotonic() - began:.1f} s)")
             found |= {
-                "data_path": DEFAULT_DATA_PATH,
                 "s3_endpoint": seaweed.endpoint,
                 "s3_region": REGION,
                 "s3_access_key_id": seaweed.access_key,
@@ -63,40 +65,32 @@ def running(state: StateDir, settings: Settings, progress: Progress, *, durable:
                 "s3_session_token": None,
                 "s3_path_style": True,
             }
-        elif settings.new_data_path is None and _existing_data_path(settings) is None:
-            found["data_path"] = DEFAULT_DATA_PATH
-        effective = settings.model_copy(update=found)
-        _prepare_storage(effective, progress)
+        effective = settings.model_copy(update={**found, "data_path": data_path})
+        if ensure_place(Location.parse(data_path), effective):
+            progress(f"made {Location.parse(data_path).root}")
         yield Stack(effective, tuple(children))
 
 
-def _names_storage(settings: Settings) -> bool:
-    """Whether the settings, or the lake that they name, say where objects are. An endpoint that is set for AWS
-    tools in general does not count: somebody's everyday store is not where a trial run belongs."""
-    if settings.new_data_path is not None or os.environ.get("MERGUS_S3_ENDPOINT"):
-        return True
-    return _existing_data_path(settings) not in {None, DEFAULT_DATA_PATH}
+def _needs_store(settings: Settings, data_path: str) -> bool:
+    """Whether objects go to the embedded store: unless they are on a disk, or a store is named. An endpoint that is
+    set for AWS tools in general does not count: somebody's everyday store is not where a trial run belongs."""
+    if not data_path.startswith("s3://") or os.environ.get("MERGUS_S3_ENDPOINT"):
+        return False
+    # a lake that was there before us, somewhere else than we would have put it, has a store of its own
+    return settings.new_data_path is not None or data_path == DEFAULT_DATA_PATH
 
 
 def _existing_data_path(settings: Settings) -> str | None:
     if settings.postgres_dsn is None:
         return None
     with connect(settings) as conn:
-        metadata = read_metadata(conn)
+        metadata = read_metadata(conn, settings.metadata_schema)
     return metadata.data_path if metadata else None
-
-
-def _prepare_storage(settings: Settings, progress: Progress) -> None:
-    if settings.new_data_path is None:
-        return
-    location = Location.parse(settings.new_data_path)
-    if location.scheme == "s3" and ensure_bucket(location.bucket, settings):
-        progress(f"bucket {location.bucket}")
 
 
 def connection_values(state: StateDir, settings: Settings, uri: str | None, data_path: str) -> dict[str, str]:
     """What a client needs, named as our own settings and AWS tools name it."""
-    secret = settings.s3_secret_access_key
+    secret, token = settings.s3_secret_access_key, settings.s3_session_token
     values = {
         "MERGUS_URI": uri,
         "MERGUS_WAREHOUSE": settings.prefix,
@@ -106,6 +100,7 @@ def connection_values(state: StateDir, settings: Settings, uri: str | None, data
         "AWS_REGION": settings.s3_region,
         "AWS_ACCESS_KEY_ID": settings.s3_access_key_id,
         "AWS_SECRET_ACCESS_KEY": secret.get_secret_value() if secret else None,
+        "AWS_SESSION_TOKEN": token.get_secret_value() if token else None,
         "MERGUS_DUCKDB_EXTENSIONS": str(publish_extensions(state.folder("extensions"))),
     }
     return {key: value for key, value in values.items() if value is not None}

@@ -17,8 +17,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mergus.config import CONNECTION_FILE
+from mergus.config import CONNECTION_FILE, read_connection
 from mergus.errors import SetupError
+
+LAST_CONNECTION_FILE = "last-connection.env"
 
 # Below the range from which the kernel takes ports for outgoing connections: one of those could otherwise
 # sit on a port of ours between two starts.
@@ -47,11 +49,22 @@ class StateDir:
             lock.write(str(os.getpid()))
             lock.flush()
             state = cls(path)
-            state.connection_file.unlink(missing_ok=True)  # of a run that was killed
+            state._forget_connection()  # of a run that was killed
+            state._disown_environment()
             try:
                 yield state
             finally:
-                state.connection_file.unlink(missing_ok=True)
+                state._forget_connection()
+
+    def _forget_connection(self) -> None:
+        if self.connection_file.exists():
+            self.connection_file.replace(self.path / LAST_CONNECTION_FILE)
+
+    def _disown_environment(self) -> None:
+        """A shell that has sourced connection.env names backends that were ours and that we are to start again."""
+        for name, value in read_connection(self.path / LAST_CONNECTION_FILE).items():
+            if os.environ.get(name) == value:
+                del os.environ[name]
 
     @property
     def holder(self) -> int | None:
@@ -87,7 +100,7 @@ class StateDir:
 
     def write_connection(self, values: dict[str, str]) -> None:
         """As KEY=VALUE lines that a shell can source; there at once and whole, readable by the owner alone."""
-        lines = [f"{key}={_shell_quote(value)}\n" for key, value in values.items()]
+        lines = [f"{key}={shlex.quote(value)}\n" for key, value in values.items()]
         write_private(self.connection_file, "".join(lines))
 
     def _kept(self, file: str, name: str, make: Callable[[], str]) -> str:
@@ -110,15 +123,6 @@ def write_private(path: Path, text: str) -> None:
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     draft.replace(path)
-
-
-def _shell_quote(value: str) -> str:
-    """The same value to a shell that sources the file and to what reads .env files; bare where that is possible."""
-    if shlex.quote(value) == value:
-        return value
-    if "'" not in value and "\\" not in value:
-        return f"'{value}'"
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def is_free(host: str, port: int) -> bool:

@@ -23,13 +23,12 @@ MAX_NAME_BYTES = 255
 RESERVED = frozenset({"information_schema", "pg_catalog", "system", "temp"})
 
 
+_UNUSABLE = frozenset({LEVEL_SEPARATOR, UNIT_SEPARATOR, "\0"})
+
+
 @dataclass(frozen=True, slots=True)
 class Namespace:
     levels: tuple[str, ...]
-
-    @classmethod
-    def of_schema(cls, schema_name: str) -> "Namespace":
-        return cls(tuple(schema_name.split(LEVEL_SEPARATOR)))
 
     @classmethod
     def of_path(cls, segment: str) -> "Namespace":
@@ -43,7 +42,14 @@ class Namespace:
     @property
     def can_exist(self) -> bool:
         """Whether any schema could be this namespace; ("a.b",) must not find the schema of ("a", "b")."""
-        return bool(self.levels) and not any(LEVEL_SEPARATOR in x or "\0" in x for x in self.levels)
+        return bool(self.levels) and all(
+            x and not {LEVEL_SEPARATOR, UNIT_SEPARATOR, "\0"} & set(x) for x in self.levels
+        )
+
+    @property
+    def lineage(self) -> "list[Namespace]":
+        """Its parents from the top down, and itself."""
+        return [Namespace(self.levels[: i + 1]) for i in range(len(self.levels))]
 
     def child(self, level: str) -> "Namespace":
         return Namespace((*self.levels, level))

@@ -1,7 +1,7 @@
 """`/v1/{prefix}/namespaces…`."""
 
 from fastapi import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from mergus.catalog import namespaces
 from mergus.rest.request import (
@@ -24,7 +24,7 @@ class CreateNamespaceRequest(BaseModel):
 
 class UpdatePropertiesRequest(BaseModel):
     model_config = ConfigDict(strict=True)
-    removals: list[Text] | None = Field(None, max_length=10_000)
+    removals: list[Text] | None = None
     updates: dict[Text, Text] | None = None
 
 

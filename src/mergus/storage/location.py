@@ -37,8 +37,9 @@ class Location:
         return "/".join(self.parts)
 
     @property
-    def name(self) -> str:
-        return self.parts[-1]
+    def root(self) -> str:
+        """What must be there before anything else: the bucket, or the directory itself."""
+        return f"s3://{self.bucket}" if self.scheme == "s3" else str(self)
 
     def __truediv__(self, relative: str) -> "Location":
         return replace(self, parts=self.parts + _parts(relative, relative))

@@ -1,6 +1,8 @@
 """Reading and writing whole objects, the same way on S3 and on a local disk."""
 
+import asyncio
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -49,6 +51,8 @@ class Objects:
     async def reachable(self, location: Location) -> None:
         """Raises unless the store answers for this place; one small request, and nothing is written. A listing, since
         a GET in a bucket that is not there looks like a GET of an object that is not there."""
+        if location.scheme == "file" and not await asyncio.to_thread(Path(f"/{location.key}").is_dir):
+            raise FileNotFoundError(f"there is no directory {location}")
         nothing = location / f".mergus-probe-{uuid4()}"
         await obstore.list_with_delimiter_async(self._store(location), nothing.key)  # pyright: ignore[reportUnknownMemberType]
 

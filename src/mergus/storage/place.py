@@ -1,9 +1,22 @@
-"""Making the bucket: the one thing that the object API has no word for."""
+"""Making the place where a new lake goes: a bucket, for which the object API has no word, or a directory."""
 
+from pathlib import Path
 from typing import Any, cast
 
 from mergus.config import Settings
 from mergus.errors import SetupError
+from mergus.storage.location import Location
+
+
+def ensure_place(location: Location, settings: Settings) -> bool:
+    """Creates what is missing; whether it did."""
+    if location.scheme == "s3":
+        return ensure_bucket(location.bucket, settings)
+    directory = Path(f"/{location.key}")
+    if directory.is_dir():
+        return False
+    directory.mkdir(parents=True)
+    return True
 
 
 def ensure_bucket(name: str, settings: Settings) -> bool:
