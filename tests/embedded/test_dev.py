@@ -3,12 +3,11 @@
 import os
 import re
 import shlex
-import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -182,10 +181,21 @@ class TestServed:
         doctor = mergus("doctor")
         assert doctor.returncode == 0, doctor.stdout
         names = [line.split()[1] for line in doctor.stdout.splitlines()]
-        assert names == ["extensions", "postgres", "clock", "ducklake", "annex", "trigger", "storage", "duckdb"]
+        assert names == [
+            "extensions",
+            "postgres",
+            "clock",
+            "ducklake",
+            "history",
+            "annex",
+            "trigger",
+            "storage",
+            "duckdb",
+        ]
         config = mergus("config")
         assert served.connection["AWS_SECRET_ACCESS_KEY"] not in config.stdout
-        assert "MERGUS_POSTGRES_DSN=postgresql://mergus:***@" in config.stdout
+        assert re.search(r"^MERGUS_POSTGRES_DSN=.*password=\*\*\*", config.stdout, re.MULTILINE)
+        assert served.connection["MERGUS_POSTGRES_DSN"].split(":")[2].split("@")[0] not in config.stdout
 
     def test_the_state_directory_cannot_be_claimed_twice(self, served: Dev) -> None:
         env = {**served.env, "MERGUS_PORT": str(free_port())}
@@ -328,19 +338,6 @@ class TestLifeCycle:
             assert dev.process.poll() is None
             assert httpx.get(f"{dev.connection['MERGUS_URI']}/readyz").status_code == 200
 
-    @pytest.mark.skipif(os.geteuid() != 0, reason="the whole suite runs as an ordinary user already")
-    def test_an_ordinary_user_needs_no_privilege(self, tmp_path: Path) -> None:
-        home = Path(tempfile.mkdtemp(prefix="mergus-user-"))
-        try:
-            os.chown(home, 65534, 65534)
-            env = clean_env(home / "state", HOME=str(home))
-            command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *DEV]
-            with running(env, command) as dev:
-                assert {p.username() for p in dev.descendants()} == {"nobody"}
-                assert httpx.get(f"{dev.connection['MERGUS_URI']}/readyz").status_code == 200
-        finally:
-            shutil.rmtree(home)
-
     def test_a_file_warehouse_needs_no_s3(self, tmp_path: Path) -> None:
         place = tmp_path / "ware house"
         with running(clean_env(tmp_path / "state"), None, "--warehouse", f"file://{place}") as dev:
@@ -411,12 +408,12 @@ def test_backends_alone_go_up_and_down(tmp_path: Path) -> None:
 
     (tmp_path / "state").mkdir()
     (tmp_path / "state/connection.env").write_text("MERGUS_URI=stale\n")
-    env["MERGUS_POSTGRES_PORT"] = "1" if os.geteuid() else str(free_port())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        env["MERGUS_POSTGRES_PORT"] = str(taken.getsockname()[1])
+        refused = backends("up")
+        assert refused.returncode == 1
+        assert f"port {env.pop('MERGUS_POSTGRES_PORT')}" in refused.stderr
     up = backends("up")
-    if os.geteuid():
-        assert up.returncode == 1
-        del env["MERGUS_POSTGRES_PORT"]
-        up = backends("up")
     assert up.returncode == 0, up.stderr
     try:
         init = subprocess.run(
