@@ -30,13 +30,13 @@ NOT_DURABLE = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_pa
 class Postgres:
     def __init__(self, state: StateDir, port: int | None, *, durable: bool) -> None:
         self._password = state.secret("postgres_password")
-        self.port = state.port("postgres", port)
         self._data = state.folder("postgres") / "data"
         self._bin = _installed() / "bin"
-        if not self._data.exists():
-            self._init()
         # Postgres works in its data directory, and refuses to start while the number in this file is any process's
         stop_leftover(self._data / "postmaster.pid", self._data, signal.SIGINT)
+        self.port = state.port("postgres", port)
+        if not self._data.exists():
+            self._init()
         command = [
             *as_unprivileged(signal.SIGINT),
             *(str(self._bin / "postgres"), "-D", str(self._data), "-h", "127.0.0.1", "-p", str(self.port)),
