@@ -35,29 +35,30 @@ def _storable(text: str) -> str:
 Text = Annotated[str, AfterValidator(_storable)]
 
 
-def _lake(request: Request) -> Lake:
+# Dependencies are async although they wait for nothing: FastAPI hands a plain function to a thread.
+async def _lake(request: Request) -> Lake:
     return request.app.state.lake
 
 
-def _lake_of_prefix(request: Request, prefix: Annotated[str, Path()]) -> Lake:
-    lake = _lake(request)
+async def _lake_of_prefix(request: Request, prefix: Annotated[str, Path()]) -> Lake:
+    lake = await _lake(request)
     check_prefix(lake, decode_segment(prefix))
     return lake
 
 
-def _context(request: Request) -> RequestContext:
+async def _context(request: Request) -> RequestContext:
     return request.state.context
 
 
-def _namespace(namespace: Annotated[str, Path()]) -> Namespace:
+async def _namespace(namespace: Annotated[str, Path()]) -> Namespace:
     return Namespace.of_path(decode_segment(namespace))
 
 
-def _parent(parent: Annotated[str | None, Query()] = None) -> Namespace | None:
+async def _parent(parent: Annotated[str | None, Query()] = None) -> Namespace | None:
     return Namespace.of_path(parent) if parent else None
 
 
-def _page(
+async def _page(
     token: Annotated[str | None, Query(alias="pageToken", max_length=4096)] = None,
     size: Annotated[int | None, Query(alias="pageSize", ge=1)] = None,
 ) -> PageRequest:
