@@ -348,6 +348,17 @@ class TestLifeCycle:
             assert list((place / "data" / "main" / "t").glob("*.parquet"))
             assert run_python(dev.block("PyIceberg"), {**dev.env, **dev.connection}).strip() == "[('main',)]"
 
+    @pytest.mark.parametrize("place", ["file", "s3"])
+    def test_where_a_lake_is_need_not_be_said_again(self, place: str, tmp_path: Path) -> None:
+        warehouse = f"file://{tmp_path}/warehouse" if place == "file" else "s3://chosen-bucket/deep/er"
+        env = clean_env(tmp_path / "state")
+        with running(env, None, "--warehouse", warehouse) as dev:
+            assert dev.connection["MERGUS_DATA_PATH"] == f"{warehouse}/data/"
+            first = dev.connection
+        with running(env) as again:
+            assert again.connection == first
+            assert httpx.get(f"{again.connection['MERGUS_URI']}/readyz").status_code == 200
+
     @pytest.mark.parametrize("form", ["uri", "key=value"])
     def test_a_postgres_and_an_s3_of_ones_own_are_used_instead(self, form: str, tmp_path: Path) -> None:
         """Also with a password that every layer would have to quote."""

@@ -1,7 +1,6 @@
 """The embedded stack: whatever of Postgres and S3 the settings do not name is started here."""
 
 import os
-import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -34,29 +33,26 @@ class Stack:
 @contextmanager
 def running(state: StateDir, settings: Settings, progress: Progress, *, durable: bool = True) -> Generator[Stack]:
     """Starts what is missing, and stops it again; `settings` of the result name everything."""
-    found: dict[str, object] = {}
     with ExitStack() as cleanup:
         children: list[Child] = []
-        # both are started before either is waited for
-        began = time.monotonic()
-        postgres = seaweed = None
-        if settings.postgres_dsn is None:
+        own_postgres = settings.postgres_dsn is not None
+        if not own_postgres:
             postgres = Postgres(state, settings.postgres_port, durable=durable)
             cleanup.callback(postgres.child.stop)
             children.append(postgres.child)
+            postgres.wait_ready()
+            progress(f"Postgres on 127.0.0.1:{postgres.port}")
+            settings = settings.model_copy(update={"postgres_dsn": SecretStr(postgres.dsn())})
+        # a lake that is there already says itself where its data is
         data_path = settings.new_data_path or _existing_data_path(settings) or DEFAULT_DATA_PATH
-        if _needs_store(settings, data_path):
+        found: dict[str, object] = {"data_path": data_path}
+        if _needs_store(settings, data_path, own_postgres=own_postgres):
             loopback.bypass_proxies()
             seaweed = Seaweed(state, settings.s3_port)
             cleanup.callback(seaweed.child.stop)
             children.append(seaweed.child)
-        if postgres is not None:
-            postgres.wait_ready()
-            progress(f"Postgres on 127.0.0.1:{postgres.port} ({time.monotonic() - began:.1f} s)")
-            found["postgres_dsn"] = SecretStr(postgres.dsn())
-        if seaweed is not None:
             seaweed.wait_ready()
-            progress(f"S3 store on 127.0.0.1:{seaweed.port} ({time.monotonic() - began:.1f} s)")
+            progress(f"S3 store on 127.0.0.1:{seaweed.port}")
             found |= {
                 "s3_endpoint": seaweed.endpoint,
                 "s3_region": REGION,
@@ -65,24 +61,22 @@ def running(state: StateDir, settings: Settings, progress: Progress, *, durable:
                 "s3_session_token": None,
                 "s3_path_style": True,
             }
-        effective = settings.model_copy(update={**found, "data_path": data_path})
+        effective = settings.model_copy(update=found)
         if ensure_place(Location.parse(data_path), effective):
             progress(f"made {Location.parse(data_path).root}")
         yield Stack(effective, tuple(children))
 
 
-def _needs_store(settings: Settings, data_path: str) -> bool:
+def _needs_store(settings: Settings, data_path: str, *, own_postgres: bool) -> bool:
     """Whether objects go to the embedded store: unless they are on a disk, or a store is named. An endpoint that is
     set for AWS tools in general does not count: somebody's everyday store is not where a trial run belongs."""
     if not data_path.startswith("s3://") or os.environ.get("MERGUS_S3_ENDPOINT"):
         return False
-    # a lake that was there before us, somewhere else than we would have put it, has a store of its own
-    return settings.new_data_path is not None or data_path == DEFAULT_DATA_PATH
+    # a lake in somebody's own Postgres, somewhere else than we would have put it, has a store of its own
+    return not own_postgres or settings.new_data_path is not None or data_path == DEFAULT_DATA_PATH
 
 
 def _existing_data_path(settings: Settings) -> str | None:
-    if settings.postgres_dsn is None:
-        return None
     with connect(settings) as conn:
         metadata = read_metadata(conn, settings.metadata_schema)
     return metadata.data_path if metadata else None
