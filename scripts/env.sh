@@ -31,6 +31,12 @@ installed() {
   [ -f "$stamp" ] || [ -f "$venv/.mergus-stamp.embedded,test.$key" ]
 }
 
+uv_install() {
+  local extras=$1
+  shift
+  VIRTUAL_ENV="$venv" "$venv/bin/uv" pip install "$@" --constraint requirements.lock --editable ".[$extras]" >&2
+}
+
 # Every step says `|| exit`: bash ignores `set -e` in what is called before `||`.
 install() {
   local python
@@ -45,7 +51,8 @@ install() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version" || exit 1
   fi
   say "installing what requirements.lock names for [$1]"
-  VIRTUAL_ENV="$venv" "$venv/bin/uv" pip install --constraint requirements.lock --editable ".[$1]" >&2 || exit 1
+  # again with the system's certificates: behind a proxy that signs for itself only they are right
+  uv_install "$1" || uv_install "$1" --system-certs || exit 1
   rm -f "$venv/.mergus-stamp.$1."*
   touch "$stamp" || exit 1
 }
