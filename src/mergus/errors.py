@@ -7,7 +7,8 @@
         ├── Forbidden                    403  ForbiddenException
         ├── NotFound                     404  NotFoundException
         │   ├── NoSuchWarehouse          404  NoSuchWarehouseException
-        │   └── NoSuchNamespace          404  NoSuchNamespaceException
+        │   ├── NoSuchNamespace          404  NoSuchNamespaceException
+        │   └── NoSuchTable              404  NoSuchTableException
         ├── MethodNotAllowed             405  MethodNotAllowedException
         ├── Conflict                     409
         │   ├── AlreadyExists            409  AlreadyExistsException
@@ -65,6 +66,10 @@ class NoSuchWarehouse(NotFound):
 
 class NoSuchNamespace(NotFound):
     type = "NoSuchNamespaceException"
+
+
+class NoSuchTable(NotFound):
+    type = "NoSuchTableException"
 
 
 class MethodNotAllowed(ApiError):

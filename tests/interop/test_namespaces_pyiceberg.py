@@ -98,3 +98,12 @@ def test_paging_through_all(server: Server, db: duckdb.DuckDBPyConnection) -> No
 def test_an_unknown_warehouse_is_refused(server: Server) -> None:
     with pytest.raises(Exception, match="Warehouse does not exist: nowhere"):
         RestCatalog("lake", uri=server.uri, warehouse="nowhere")
+
+
+def test_tables_that_duckdb_made_are_listed(catalog: RestCatalog, db: duckdb.DuckDBPyConnection) -> None:
+    db.execute("CREATE SCHEMA tabled; CREATE TABLE tabled.one(i INTEGER); CREATE TABLE tabled.two(i INTEGER)")
+    assert catalog.list_tables("tabled") == [("tabled", "one"), ("tabled", "two")]
+    assert catalog.table_exists("tabled.one")
+    assert not catalog.table_exists("tabled.three")
+    with pytest.raises(NoSuchNamespaceError):
+        catalog.list_tables("nowhere")

@@ -71,3 +71,10 @@ def test_spark_is_told_why(spark: SparkSession, lake_name: str, db: duckdb.DuckD
     with pytest.raises(Exception, match=r"not empty|NOT_EMPTY"):
         spark.sql(f"DROP NAMESPACE {lake_name}.told RESTRICT")
     assert "told" in schemas(db)
+
+
+def test_spark_shows_tables_that_duckdb_made(
+    spark: SparkSession, lake_name: str, db: duckdb.DuckDBPyConnection
+) -> None:
+    db.execute("CREATE SCHEMA shop; CREATE TABLE shop.orders(i INTEGER); CREATE TABLE shop.items(i INTEGER)")
+    assert {row.tableName for row in spark.sql(f"SHOW TABLES IN {lake_name}.shop").collect()} == {"orders", "items"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import re
 import signal
 import threading
@@ -9,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import duckdb
 import httpx
 import psutil
 import psycopg
@@ -90,6 +92,16 @@ def test_an_unknown_path_makes_no_label_of_its_own(server: Server) -> None:
     assert operations <= {o.name for o in OPERATIONS} | {"unknown"}
 
 
+@pytest.fixture
+def own_logging():
+    """The app sets the process's logging up; this one goes on after it."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = before
+
+
+@pytest.mark.usefixtures("own_logging")
 def test_an_answer_that_never_passed_the_gate_is_not_sent(lake: TestLake) -> None:
     async def leaky() -> Response:
         return Response("secret")
@@ -106,9 +118,10 @@ def test_an_answer_that_never_passed_the_gate_is_not_sent(lake: TestLake) -> Non
     assert "secret" not in answer.text
 
 
-def test_every_operation_passes_the_gate(server: Server) -> None:
+def test_every_operation_passes_the_gate(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     """An answer that was not authorised is not sent: so one 2xx from each proves each."""
     server.create("gate")
+    db.execute("CREATE TABLE main.t(i INTEGER)")
     answers = {
         "getConfig": server.http.get("/v1/config"),
         "listNamespaces": server.http.get(server.namespaces),
@@ -116,6 +129,8 @@ def test_every_operation_passes_the_gate(server: Server) -> None:
         "loadNamespaceMetadata": server.http.get(server.path("gate")),
         "namespaceExists": server.http.head(server.path("gate")),
         "updateProperties": server.http.post(f"{server.path('gate')}/properties", json={"updates": {"a": "b"}}),
+        "listTables": server.http.get(f"{server.path('gate')}/tables"),
+        "tableExists": server.http.head(f"{server.path('main')}/tables/t"),
         "dropNamespace": server.http.delete(server.path("gate")),
         "healthz": server.http.get("/healthz"),
         "readyz": server.http.get("/readyz"),

@@ -1,3 +1,4 @@
+import duckdb
 import pytest
 
 from mergus.rest.operations import OPERATIONS
@@ -5,12 +6,14 @@ from tests.support.lakes import TestLake
 from tests.support.servers import Server, error_of
 
 
-def test_every_announced_operation_is_there_and_no_other(server: Server) -> None:
+def test_every_announced_operation_is_there_and_no_other(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    db.execute("CREATE TABLE main.t(i INTEGER)")
     announced = server.http.get("/v1/config").json()["endpoints"]
     assert sorted(announced) == sorted(o.endpoint for o in OPERATIONS if o.path.startswith("/v1/"))
     for endpoint in announced:
         method, path = endpoint.split()
-        answer = server.http.request(method, path.replace("{prefix}", "lake").replace("{namespace}", "main"))
+        filled = path.replace("{prefix}", "lake").replace("{namespace}", "main").replace("{table}", "t")
+        answer = server.http.request(method, filled)
         assert answer.status_code not in {404, 405}, endpoint
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mergus.access.context import RequestContext
 from mergus.annex import catalog
-from mergus.catalog.paging import PageTokens
+from mergus.catalog.paging import Fetch, PageRequest, PageTokens
 from mergus.config import Settings
 from mergus.ducklake import commit
 from mergus.ducklake.commit import Commit, CommitInfo
@@ -63,7 +63,18 @@ class Lake:
         finally:
             self._writers.release()
 
-    async def page_tokens(self) -> PageTokens:
+    async def page(self, listing: list[str], request: PageRequest, fetch: Fetch) -> tuple[list[str], str | None]:
+        """One page of keys, and the token of the next if there is one. `listing` says what is listed: a token is good
+        for that alone. `fetch` gives the keys after one, in order, so many at most."""
+        if not request.wanted:
+            return await fetch(None, None), None
+        tokens = await self._tokens()
+        limit = min(request.size or self.settings.page_size, self.settings.page_size)
+        after = tokens.read(listing, request.token) if request.token else None
+        found = await fetch(after, limit + 1)
+        return found[:limit], tokens.issue(listing, found[limit - 1]) if len(found) > limit else None
+
+    async def _tokens(self) -> PageTokens:
         if self._page_tokens is None:
             async with self.read() as conn:
                 self._page_tokens = PageTokens(await catalog.read_token_key(conn))

@@ -36,26 +36,29 @@ class PropertiesUpdate:
     missing: list[str]
 
 
+async def find_namespace(conn: Conn, namespace: Namespace) -> Schema | None:
+    """Its schema; None if it is there only as a parent; NoSuchNamespace if it is not there."""
+    if namespace.can_exist:
+        schema = await schemas.find(conn, namespace.schema_name)
+        if schema is not None or await schemas.has_children(conn, namespace.schema_name):
+            return schema
+    raise NoSuchNamespace(f"Namespace does not exist: {namespace}")
+
+
 async def list_namespaces(
     lake: Lake, ctx: RequestContext, parent: Namespace | None, page: PageRequest
 ) -> tuple[list[Namespace], str | None]:
     """One level below `parent`, and the token of the next page if there is one."""
     await authorise(ctx, parent)
-    limit, after = None, None
-    listing = [ctx.operation, *(parent.levels if parent else ())]
-    if page.wanted:
-        limit = min(page.size or lake.settings.page_size, lake.settings.page_size)
-        tokens = await lake.page_tokens()
-        after = tokens.read(listing, page.token) if page.token else None
-    async with lake.read() as conn:
-        if parent is not None:
-            await _find(conn, parent)
-        below = parent.schema_name if parent else None
-        found = await schemas.list_children(conn, below, after, limit and limit + 1)
-    token = None
-    if limit is not None and len(found) > limit:
-        found = found[:limit]
-        token = (await lake.page_tokens()).issue(listing, found[-1])
+    below = parent.schema_name if parent else None
+
+    async def fetch(after: str | None, limit: int | None) -> list[str]:
+        async with lake.read() as conn:
+            if parent is not None:
+                await find_namespace(conn, parent)
+            return await schemas.list_children(conn, below, after, limit)
+
+    found, token = await lake.page([ctx.operation, *(parent.levels if parent else ())], page, fetch)
     return [parent.child(x) if parent else Namespace((x,)) for x in found], token
 
 
@@ -74,7 +77,7 @@ async def create_namespace(
                 "their case"
             )
         schema_id = await schemas.create(tx, namespace.schema_name, uuid4())
-        created = await _find(tx.conn, namespace)
+        created = await find_namespace(tx.conn, namespace)
         assert created is not None  # noqa: S101  (inserted above, in this transaction)
         stored = _without_location(wanted, created)
         await properties.update(tx.conn, schema_id, stored)
@@ -84,7 +87,7 @@ async def create_namespace(
 async def load_namespace(lake: Lake, ctx: RequestContext, namespace: Namespace) -> dict[str, str]:
     await authorise(ctx, namespace)
     async with lake.read() as conn:
-        schema = await _find(conn, namespace)
+        schema = await find_namespace(conn, namespace)
         if schema is None:
             return {}
         return {**await properties.read(conn, schema.schema_id), LOCATION: schema.location}
@@ -93,7 +96,7 @@ async def load_namespace(lake: Lake, ctx: RequestContext, namespace: Namespace) 
 async def namespace_exists(lake: Lake, ctx: RequestContext, namespace: Namespace) -> None:
     await authorise(ctx, namespace)
     async with lake.read() as conn:
-        await _find(conn, namespace)
+        await find_namespace(conn, namespace)
 
 
 async def drop_namespace(lake: Lake, ctx: RequestContext, namespace: Namespace) -> None:
@@ -101,7 +104,7 @@ async def drop_namespace(lake: Lake, ctx: RequestContext, namespace: Namespace) 
     if namespace.schema_name == DEFAULT_SCHEMA:
         raise Forbidden(f"Namespace {DEFAULT_SCHEMA} cannot be dropped: DuckDB sessions start in it")
     async with lake.commit(ctx) as tx:
-        schema = await _find(tx.conn, namespace)
+        schema = await find_namespace(tx.conn, namespace)
         if await schemas.has_children(tx.conn, namespace.schema_name):
             raise NamespaceNotEmpty(f"Namespace {namespace} is not empty: it has namespaces below it")
         assert schema is not None  # noqa: S101  (a namespace without a schema has some below it)
@@ -118,7 +121,7 @@ async def update_properties(
     if both := sorted(updates.keys() & set(removals)):
         raise UnprocessableEntity(f"Properties to be both set and removed: {', '.join(both)}")
     async with lake.hold_still() as conn:
-        schema = await _find(conn, namespace)
+        schema = await find_namespace(conn, namespace)
         if schema is None:
             raise NoSuchNamespace(
                 f"Namespace {namespace} has no properties: it is there only as the parent of others; create it first"
@@ -131,15 +134,6 @@ async def update_properties(
         removed=[k for k in wanted if k in removed],
         missing=[k for k in wanted if k not in removed],
     )
-
-
-async def _find(conn: Conn, namespace: Namespace) -> Schema | None:
-    """Its schema; None if it is there only as a parent; NoSuchNamespace if it is not there."""
-    if namespace.can_exist:
-        schema = await schemas.find(conn, namespace.schema_name)
-        if schema is not None or await schemas.has_children(conn, namespace.schema_name):
-            return schema
-    raise NoSuchNamespace(f"Namespace does not exist: {namespace}")
 
 
 def _without_location(wanted: dict[str, str], schema: Schema) -> dict[str, str]:

@@ -5,12 +5,15 @@ import hashlib
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import orjson
 
 from mergus.errors import BadRequest
+
+# (after, limit) → keys
+Fetch = Callable[[str | None, int | None], Awaitable[list[str]]]
 
 _MAC_BYTES = 16
 

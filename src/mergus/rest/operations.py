@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fastapi import Response
 
-from mergus.rest import config, health, namespaces
+from mergus.rest import config, health, namespaces, tables
 
 Handler = Callable[..., Awaitable[Response]]
 
@@ -35,6 +35,8 @@ OPERATIONS = (
     Operation("namespaceExists", "HEAD", _N, namespaces.namespace_exists),
     Operation("dropNamespace", "DELETE", _N, namespaces.drop_namespace),
     Operation("updateProperties", "POST", f"{_N}/properties", namespaces.update_properties),
+    Operation("listTables", "GET", f"{_N}/tables", tables.list_tables),
+    Operation("tableExists", "HEAD", f"{_N}/tables/{{table}}", tables.table_exists),
     Operation("healthz", "GET", "/healthz", health.healthz, announced=False),
     Operation("readyz", "GET", "/readyz", health.readyz, announced=False),
     Operation("metrics", "GET", "/metrics", health.metrics, announced=False),

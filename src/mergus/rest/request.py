@@ -54,6 +54,10 @@ async def _namespace(namespace: Annotated[str, Path()]) -> Namespace:
     return Namespace.of_path(decode_segment(namespace))
 
 
+async def _table(table: Annotated[str, Path()]) -> str:
+    return decode_segment(table)
+
+
 async def _parent(parent: Annotated[str | None, Query()] = None) -> Namespace | None:
     return Namespace.of_path(parent) if parent else None
 
@@ -69,6 +73,7 @@ Context = Annotated[RequestContext, Depends(_context)]
 AnyLake = Annotated[Lake, Depends(_lake)]
 PrefixLake = Annotated[Lake, Depends(_lake_of_prefix)]
 PathNamespace = Annotated[Namespace, Depends(_namespace)]
+PathTable = Annotated[str, Depends(_table)]
 ParentNamespace = Annotated[Namespace | None, Depends(_parent)]
 Page = Annotated[PageRequest, Depends(_page)]
 
