@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,17 @@ def test_smoke_fails_where_nothing_is_served() -> None:
     done = mergus("smoke", "--uri", "http://127.0.0.1:1")
     assert done.returncode == 1
     assert "no answer" in done.stderr
+
+
+def test_every_pixi_task_is_a_script_of_ours() -> None:
+    tasks = tomllib.loads((ROOT / "pixi.toml").read_text())["tasks"]
+    wanted = {"serve", "serve-hi", "test", "check", "init", "smoke", "backends-up", "backends-down"}
+    assert set(tasks) == wanted
+    for task in tasks.values():
+        script, *args = task["cmd"].split()
+        assert os.access(ROOT / script, os.X_OK), script
+        if script == "./scripts/mergus":
+            assert mergus(*args, "--help").returncode == 0
 
 
 class TestEnvironment:

@@ -338,6 +338,14 @@ class TestLifeCycle:
             assert dev.process.poll() is None
             assert httpx.get(f"{dev.connection['MERGUS_URI']}/readyz").status_code == 200
 
+    def test_the_python_texts_of_the_readme_work_as_they_stand(self, tmp_path: Path) -> None:
+        texts = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+        assert ["duckdb" in text.splitlines()[0] for text in texts] == [True, False]
+        with running(clean_env(tmp_path / "state")) as dev:
+            env = {**dev.env, **dev.connection}
+            run_python(texts[0], env)
+            assert run_python(texts[1], env).strip() == texts[1].rpartition("# ")[2].strip()
+
     def test_a_file_warehouse_needs_no_s3(self, tmp_path: Path) -> None:
         place = tmp_path / "ware house"
         with running(clean_env(tmp_path / "state"), None, "--warehouse", f"file://{place}") as dev:
