@@ -43,6 +43,12 @@ INDEXES: Final[tuple[tuple[LiteralString, LiteralString, LiteralString], ...]] =
     ("mergus_table_schema", "ducklake_table", "(schema_id, table_name) WHERE end_snapshot IS NULL"),
     ("mergus_view_schema", "ducklake_view", "(schema_id, view_name) WHERE end_snapshot IS NULL"),
     ("mergus_macro_schema", "ducklake_macro", "(schema_id, macro_name) WHERE end_snapshot IS NULL"),
+    ("mergus_column_table", "ducklake_column", "(table_id)"),
+    ("mergus_column_tag_table", "ducklake_column_tag", "(table_id)"),
+    ("mergus_data_file_table", "ducklake_data_file", "(table_id, begin_snapshot)"),
+    ("mergus_delete_file_table", "ducklake_delete_file", "(table_id, begin_snapshot)"),
+    ("mergus_column_stats_file", "ducklake_file_column_stats", "(table_id, data_file_id)"),
+    ("mergus_partition_value_file", "ducklake_file_partition_value", "(table_id, data_file_id)"),
 )
 
 CREATE_LEDGER: Final = """
