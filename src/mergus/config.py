@@ -93,13 +93,12 @@ def variable(field: str) -> str:
 
 
 def read_connection(file: Path) -> dict[str, str]:
-    """What a shell that sources the file would see; nothing where there is none."""
+    """What a shell that sources the file would see; nothing where there is none, or not one of ours."""
     try:
-        text = file.read_text()
-    except OSError:
+        words = [shlex.split(line) for line in file.read_text().splitlines()]
+        return dict(word[0].split("=", 1) for word in words if word)
+    except (OSError, ValueError):
         return {}
-    words = (shlex.split(line) for line in text.splitlines())
-    return dict(word[0].split("=", 1) for word in words if word)
 
 
 class Settings(BaseSettings):
