@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -101,6 +101,16 @@ def gone(processes: list[psutil.Process], seconds: float = 20) -> list[psutil.Pr
     """Those that still run after a while; one that is dead but not collected by the system's init does not."""
     left = psutil.wait_procs(processes, timeout=seconds)[1]
     return [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def working_in(folder: Path) -> set[int]:
+    """The processes of the machine, ours or not, whose working directory this is."""
+    found: set[int] = set()
+    for pid in psutil.pids():
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cwd").readlink() == folder:
+                found.add(pid)
+    return found
 
 
 def run_python(code: str, env: dict[str, str]) -> str:
@@ -290,9 +300,8 @@ class TestLifeCycle:
         with running(env) as again:
             assert again.connection["AWS_ENDPOINT_URL_S3"] == before["AWS_ENDPOINT_URL_S3"]
             assert again.connection["MERGUS_POSTGRES_DSN"] == before["MERGUS_POSTGRES_DSN"]
-            weeds = [
-                p for p in psutil.process_iter(["name"]) if p.info["name"] == "weed" and p.cwd() == f"{again.state}/s3"
-            ]
+            weeds = [p for p in again.descendants() if p.name() == "weed"]
+            assert working_in(again.state / "s3") == {p.pid for p in weeds}
             assert len(weeds) == 1
 
     def test_a_stale_pid_file_of_postgres_harms_nobody(self, tmp_path: Path) -> None:
