@@ -26,8 +26,12 @@ CONNECTION_FILE = "connection.env"
 DEFAULT_NAME = "lake"
 
 
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
 def default_state_dir() -> Path:
-    return Path(os.environ.get("MERGUS_STATE_DIR") or ".mergus").expanduser().absolute()
+    return _absolute(Path(os.environ.get("MERGUS_STATE_DIR") or ".mergus"))
 
 
 def _with_slash(path: str | None) -> str | None:
@@ -107,9 +111,8 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address to serve on.")
     port: int = Field(8181, ge=0, le=65535, description="Port to serve on; 0 lets the system choose.")
     workers: int = Field(1, ge=1, le=256, description="Server processes.")
-    state_dir: Annotated[Path, AfterValidator(lambda p: Path(p).expanduser().absolute())] = Field(
+    state_dir: Annotated[Path, AfterValidator(_absolute)] = Field(
         default_factory=default_state_dir,
-        validate_default=True,
         description="Where `mergus dev` keeps its data, keys and `connection.env`. Default: `.mergus` in "
         "the current directory.",
     )

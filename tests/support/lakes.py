@@ -73,6 +73,13 @@ class TestLake:
             "FROM ducklake_snapshot s JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id ORDER BY 1"
         )
 
+    def sound_snapshots(self) -> list[Row]:
+        """The same, after making sure that none is missing and none is without its changes."""
+        snapshots = self.snapshots()
+        assert [s[0] for s in snapshots] == list(range(len(snapshots)))
+        assert self.sql("SELECT count(*) FROM ducklake_snapshot") == [(len(snapshots),)]
+        return snapshots
+
 
 @contextmanager
 def lake(**changes: object) -> Iterator[TestLake]:
