@@ -11,8 +11,8 @@ unscaled number for a decimal, 16 bytes for a uuid.
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from math import isnan
 from typing import Any, Literal, TypeAlias
 
@@ -103,13 +103,13 @@ def write(
         "format-version": str(format_version),
         "content": content,
     }
-    record = _entry(_partition(partition_types), format_version)
+    record = _entry(tuple(partition_types), format_version)
     return avro.write(record, (_checked(x, content, format_version) for x in entries), metadata)
 
 
 def read(data: bytes) -> tuple[dict[str, str], list[Entry]]:
     """The file's metadata and its entries, without what they inherit from the manifest list."""
-    metadata, entries = avro.read(_entry(avro.Partition(), format_version=3), data)
+    metadata, entries = avro.read(_entry((), format_version=3), data)
     return metadata, [_valid(x) for x in entries]
 
 
@@ -143,18 +143,14 @@ def _json(value: object) -> str:
         raise ValueError(f"Manifest metadata cannot be written: {e}") from None
 
 
-def _read_data_file(**values: Untyped) -> DataFile:
-    file = DataFile(**values)
-    return replace(file, file_format=file.file_format.upper())
+def _read_data_file(content: int, file_path: str, file_format: str, *values: Untyped) -> DataFile:
+    return DataFile(content, file_path, file_format.upper(), *values)
 
 
-def _read_entry(status: int, data_file: DataFile, **inherited: int | None) -> Entry:
-    """Fields that a writer left out are None."""
-    found = {"snapshot_id": None, "sequence_number": None, "file_sequence_number": None, **inherited}
-    return Entry(status=status, data_file=data_file, **found)
-
-
-def _entry(partition: avro.Partition, format_version: int) -> avro.Record:
+# A table's files have one partition type for long, and what avro makes of a record is kept with the record.
+@lru_cache(maxsize=256)
+def _entry(partition_types: tuple[PartitionField, ...], format_version: int) -> avro.Record:
+    partition = avro.Partition(tuple(avro.Field(f.field_id, f.name, _avro_type(f)) for f in partition_types))
     fields = (
         avro.Field(0, "status", "int", required=True),
         avro.Field(1, "snapshot_id", "long"),
@@ -162,7 +158,7 @@ def _entry(partition: avro.Partition, format_version: int) -> avro.Record:
         avro.Field(4, "file_sequence_number", "long"),
         avro.Field(2, "data_file", _data_file(partition, format_version), required=True),
     )
-    return avro.Record("manifest_entry", fields, _read_entry)
+    return avro.Record("manifest_entry", fields, Entry)
 
 
 def _data_file(partition: avro.Partition, format_version: int) -> avro.Record:
@@ -190,10 +186,6 @@ def _data_file(partition: avro.Partition, format_version: int) -> avro.Record:
     )
     known = tuple(f for f in fields if format_version >= 3 or f.name not in _V3_ONLY)
     return avro.Record("r2", known, _read_data_file)
-
-
-def _partition(fields: Sequence[PartitionField]) -> avro.Partition:
-    return avro.Partition(tuple(avro.Field(f.field_id, f.name, _avro_type(f)) for f in fields))
 
 
 def _avro_type(field: PartitionField) -> avro.Type:
@@ -224,7 +216,7 @@ def _unscaled(precision: int, size: int, value: int) -> bytes:
 
 
 def _single(value: float) -> float:
-    # fastavro makes an infinity of what is too large
+    # To pack what is between two of them would be to round it.
     if not isnan(value) and as_float32(struct.pack("<f", value)) != value:
         raise ValueError(f"Partition value is not a float of 32 bits: {value}")
     return value

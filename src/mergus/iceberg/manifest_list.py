@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from mergus.iceberg import avro
 
@@ -97,6 +98,7 @@ _SUMMARY = avro.Record(
 )
 
 
+@cache
 def _record(format_version: int) -> avro.Record:
     fields = (
         avro.Field(500, "manifest_path", "string", required=True),

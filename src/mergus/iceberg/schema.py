@@ -2,11 +2,23 @@
 
 A type is the name of a primitive ("long", "decimal(10, 2)"), or a Struct, List or Map whose parts are fields again. Ids
 are unique within a schema at every level, and equal fields keep their id through all schemas of a table.
+
+A field may have two defaults, both in the JSON form that the specification gives a single value (`value_json`): what
+files without the column stand for (`initial_default`; it never changes, and readers must know of it, so it takes
+format version 3), and what writers put where they are given nothing (`write_default`; only a wish to writers, so a
+table of version 2 goes without).
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
+from math import isfinite
 from typing import Any
+from uuid import UUID
+
+# A single value in JSON: whole numbers and floats as they are, all that JSON has no form for as text.
+JsonValue = bool | int | float | str
 
 # Types and features that only tables of this format version may have.
 V3_TYPES = frozenset({"timestamp_ns", "timestamptz_ns", "variant", "geometry", "geography", "unknown"})
@@ -38,6 +50,8 @@ class Field:
     type: Type
     required: bool = False
     doc: str | None = None
+    initial_default: JsonValue | None = None
+    write_default: JsonValue | None = None
 
     @property
     def children(self) -> tuple["Field", ...]:
@@ -73,37 +87,109 @@ class Schema:
     @property
     def format_version(self) -> int:
         """The oldest that a table with this schema may have."""
-        return 3 if any(isinstance(f.type, str) and f.type in V3_TYPES for f in self.walk()) else 2
+        return 3 if any(_needs_v3(f) for f in self.walk()) else 2
 
 
-def schema_json(schema: Schema, schema_id: int) -> dict[str, Any]:
-    return {"type": "struct", "schema-id": schema_id, "fields": [_field_json(f) for f in schema.fields]}
+def _needs_v3(field: Field) -> bool:
+    return field.initial_default is not None or (isinstance(field.type, str) and field.type in V3_TYPES)
 
 
-def _field_json(field: Field) -> dict[str, Any]:
-    json = {"id": field.id, "name": field.name, "required": field.required, "type": _type_json(field.type)}
-    return json if field.doc is None else {**json, "doc": field.doc}
+def schema_json(schema: Schema, schema_id: int, format_version: int = 3) -> dict[str, Any]:
+    """Raises ValueError for a schema that a table of this version cannot have."""
+    if format_version < schema.format_version:
+        raise ValueError(f"Schema {schema_id} needs format version {schema.format_version}, not {format_version}")
+    return {"type": "struct", "schema-id": schema_id, "fields": [_field_json(f, format_version) for f in schema.fields]}
 
 
-def _type_json(kind: Type) -> str | dict[str, Any]:
+def _field_json(field: Field, version: int) -> dict[str, Any]:
+    json: dict[str, Any] = {"id": field.id, "name": field.name, "required": field.required}
+    json["type"] = _type_json(field.type, version)
+    if field.doc is not None:
+        json["doc"] = field.doc
+    if field.initial_default is not None:
+        json["initial-default"] = field.initial_default
+    if field.write_default is not None and version >= 3:
+        json["write-default"] = field.write_default
+    return json
+
+
+def _type_json(kind: Type, version: int) -> str | dict[str, Any]:
     match kind:
         case str():
             return kind
         case Struct(fields):
-            return {"type": "struct", "fields": [_field_json(f) for f in fields]}
+            return {"type": "struct", "fields": [_field_json(f, version) for f in fields]}
         case List(element):
             return {
                 "type": "list",
                 "element-id": element.id,
                 "element-required": element.required,
-                "element": _type_json(element.type),
+                "element": _type_json(element.type, version),
             }
         case Map(key, value):
             return {
                 "type": "map",
                 "key-id": key.id,
-                "key": _type_json(key.type),
+                "key": _type_json(key.type, version),
                 "value-id": value.id,
                 "value-required": value.required,
-                "value": _type_json(value.type),
+                "value": _type_json(value.type, version),
             }
+
+
+_DECIMAL = re.compile(r"decimal\((\d+), (\d+)\)")
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+def value_json(primitive: str, value: int | float | bytes | str) -> JsonValue | None:
+    """The specification's JSON form of a single value, or None where there is none that every reader takes.
+
+    Values are as in Iceberg's files: days, micro- or nanoseconds, the unscaled decimal, the bytes of a uuid. Years
+    need four digits, for outside of them Python has no dates and Java other texts.
+    """
+    match primitive, value:
+        case "boolean", int():
+            return bool(value)
+        case (("int" | "long"), int()):
+            return value
+        case (("float" | "double"), float()):
+            return value if isfinite(value) else None
+        case "string", str():
+            return value
+        case "binary", bytes():
+            return value.hex()
+        case "uuid", bytes():
+            return str(UUID(bytes=value))
+        case "date", int():
+            return _date_text(value)
+        case "time", int():
+            return _time_text(value, 10**6)
+        case (("timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns"), int()):
+            unit = 10**9 if primitive.endswith("_ns") else 10**6
+            days, rest = divmod(value, 86_400 * unit)
+            day = _date_text(days)
+            zone = "+00:00" if primitive.startswith("timestamptz") else ""
+            return None if day is None else f"{day}T{_time_text(rest, unit)}{zone}"
+        case _, int() if decimal := _DECIMAL.fullmatch(primitive):
+            return _decimal_text(value, int(decimal[2]))
+        case _:
+            return None
+
+
+def _date_text(days: int) -> str | None:
+    try:
+        return date.fromordinal(days + _EPOCH).isoformat()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _time_text(count: int, unit: int) -> str:
+    seconds, fraction = divmod(count, unit)
+    digits = len(str(unit)) - 1
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{fraction:0{digits}}"
+
+
+def _decimal_text(unscaled: int, scale: int) -> str:
+    """With all digits of the scale: Java takes no other number of them."""
+    sign, digits = "-" if unscaled < 0 else "", str(abs(unscaled)).zfill(scale + 1)
+    return f"{sign}{digits[:-scale]}.{digits[-scale:]}" if scale else sign + digits
