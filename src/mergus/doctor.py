@@ -121,8 +121,8 @@ def _annex(settings: Settings) -> str:
 
 def _trigger(settings: Settings) -> str:
     with connect(settings) as conn:
-        if not migrate.has_trigger(conn):
-            raise _Wrong("commits are not announced: the trigger on ducklake_snapshot is missing or disabled")
+        if missing := [name for name, _, _ in migrate.missing_triggers(conn)]:
+            raise _Wrong(f"commits are not announced: missing or disabled on ducklake_snapshot: {', '.join(missing)}")
     return f"commits are announced on channel {migrate.channel(settings)}"
 
 

@@ -5,7 +5,8 @@
 - indexes on `ducklake_*` tables, which have none beyond five primary keys. Built CONCURRENTLY in a lake that is in use:
   a large one is adopted without holding up its writers. That waits for transactions that are open, so it is given up
   after a while: everything works without an index, slower, and the next `init` tries again;
-- a trigger on `ducklake_snapshot` that notifies channel `<our schema>_snapshot`.
+- triggers on `ducklake_snapshot`: a new snapshot is told on channel `<our schema>_snapshot`, an expiry raises the
+  epoch.
 
 All of it is under one advisory lock, taken by polling: a process that *waited* for the lock inside a statement
 would hold a snapshot, for which CREATE INDEX CONCURRENTLY waits in turn, forever.
@@ -30,7 +31,12 @@ Db = Connection[tuple[Any, ...]]
 
 LOCK_WAIT_SECONDS = 300
 INDEX_WAIT_SECONDS = 10
-TRIGGER: Final = "mergus_notify_snapshot"
+
+# name, what it waits for, the function of ours that it calls
+TRIGGERS: Final[tuple[tuple[LiteralString, LiteralString, LiteralString], ...]] = (
+    ("mergus_notify_snapshot", "AFTER INSERT ON ducklake_snapshot FOR EACH ROW", "notify_snapshot"),
+    ("mergus_raise_epoch", "AFTER DELETE ON ducklake_snapshot FOR EACH STATEMENT", "raise_epoch"),
+)
 
 # name, table, expression and condition. Every name begins with `mergus_`: that is how they are found again.
 INDEXES: Final[tuple[tuple[LiteralString, LiteralString, LiteralString], ...]] = (
@@ -46,7 +52,17 @@ INDEXES: Final[tuple[tuple[LiteralString, LiteralString, LiteralString], ...]] =
     ("mergus_column_table", "ducklake_column", "(table_id)"),
     ("mergus_column_tag_table", "ducklake_column_tag", "(table_id)"),
     ("mergus_data_file_table", "ducklake_data_file", "(table_id, begin_snapshot)"),
+    ("mergus_data_file_id", "ducklake_data_file", "(table_id, data_file_id)"),
+    ("mergus_data_file_end", "ducklake_data_file", "(table_id, end_snapshot) WHERE end_snapshot IS NOT NULL"),
+    ("mergus_data_file_partial", "ducklake_data_file", "(table_id, partial_max) WHERE partial_max IS NOT NULL"),
     ("mergus_delete_file_table", "ducklake_delete_file", "(table_id, begin_snapshot)"),
+    ("mergus_delete_file_id", "ducklake_delete_file", "(table_id, delete_file_id)"),
+    ("mergus_delete_file_data", "ducklake_delete_file", "(table_id, data_file_id)"),
+    ("mergus_delete_file_end", "ducklake_delete_file", "(table_id, end_snapshot) WHERE end_snapshot IS NOT NULL"),
+    ("mergus_delete_file_partial", "ducklake_delete_file", "(table_id, partial_max) WHERE partial_max IS NOT NULL"),
+    ("mergus_table_id", "ducklake_table", "(table_id)"),
+    ("mergus_name_mapping", "ducklake_name_mapping", "(mapping_id)"),
+    ("mergus_schema_versions_table", "ducklake_schema_versions", "(table_id)"),
     ("mergus_column_stats_file", "ducklake_file_column_stats", "(table_id, data_file_id)"),
     ("mergus_partition_value_file", "ducklake_file_partition_value", "(table_id, data_file_id)"),
 )
@@ -126,13 +142,12 @@ def pending(conn: Db, settings: Settings) -> list[str]:
     """What `apply` would do, in words; empty when there is nothing to do."""
     todo = [f"migration {m.number:04} {m.name}" for m in _missing_migrations(conn, settings)]
     todo += [f"index {name}" for name, _, _ in _missing_indexes(conn, settings)]
-    if not has_trigger(conn):
-        todo.append(f"trigger {TRIGGER}")
+    todo += [f"trigger {name}" for name, _, _ in missing_triggers(conn)]
     return todo
 
 
-def has_trigger(conn: Db) -> bool:
-    return bool(_one(conn, TRIGGER_EXISTS, TRIGGER))
+def missing_triggers(conn: Db) -> list[tuple[LiteralString, LiteralString, LiteralString]]:
+    return [trigger for trigger in TRIGGERS if not _one(conn, TRIGGER_EXISTS, trigger[0])]
 
 
 def apply(conn: Db, settings: Settings, progress: Progress, *, in_use: bool) -> None:
@@ -150,13 +165,13 @@ def apply(conn: Db, settings: Settings, progress: Progress, *, in_use: bool) -> 
             conn.execute(migration.text.encode())
             conn.execute(WRITE_LEDGER, (migration.number, migration.name, migration.checksum))
     _build_indexes(conn, settings, progress, in_use=in_use)
-    if not has_trigger(conn):
-        progress(f"trigger {TRIGGER}")
+    for name, when, function in missing_triggers(conn):
+        progress(f"trigger {name}")
+        told = channel(settings) if function == "notify_snapshot" else settings.annex_schema
         conn.execute(
-            sql.SQL(
-                "CREATE OR REPLACE TRIGGER {} AFTER INSERT ON ducklake_snapshot FOR EACH ROW "
-                "EXECUTE FUNCTION {}.notify_snapshot({})"
-            ).format(sql.Identifier(TRIGGER), annex, sql.Literal(channel(settings)))
+            sql.SQL("CREATE OR REPLACE TRIGGER {} {} EXECUTE FUNCTION {}.{}({})").format(
+                sql.Identifier(name), sql.SQL(when), annex, sql.Identifier(function), sql.Literal(told)
+            )
         )
 
 
@@ -201,9 +216,10 @@ def remove(conn: Db, settings: Settings, progress: Progress) -> None:
         progress(f"index {name}")
         lake = sql.Identifier(settings.metadata_schema)
         conn.execute(sql.SQL("DROP INDEX IF EXISTS {}.{}").format(lake, sql.Identifier(name)))
-    progress(f"trigger and schema {settings.annex_schema}")
+    progress(f"triggers and schema {settings.annex_schema}")
     with conn.transaction():
-        conn.execute(sql.SQL("DROP TRIGGER IF EXISTS {} ON ducklake_snapshot").format(sql.Identifier(TRIGGER)))
+        for name, _, _ in TRIGGERS:
+            conn.execute(sql.SQL("DROP TRIGGER IF EXISTS {} ON ducklake_snapshot").format(sql.Identifier(name)))
         conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(settings.annex_schema)))
 
 

@@ -2,10 +2,21 @@
 
 DuckDB sessions parse every word to find conflicts, and one that they do not know makes all of their commits
 fail, so a word can only be made here. The order is the one in which the extension writes them.
+
+Read, a word tells whether a snapshot changed a table: what is stored in it (`DATA`), only how it is stored (`LAYOUT`),
+or what it looks like (`altered_table`).
 """
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum, auto
+from typing import Final
+
+DATA: Final = frozenset({"inserted_into_table", "deleted_from_table", "inlined_insert", "inlined_delete"})
+LAYOUT: Final = frozenset({"inline_flush", "flushed_inlined", "merge_adjacent", "rewrite_delete", "compacted_table"})
+
+# a word, and its subject: an id, or quoted names with doubled quotes in them
+_WORD: Final = re.compile(r'([a-z_]+):((?:"(?:[^"]|"")*"|[^",])*)(?:,|$)', re.IGNORECASE)
 
 
 class Kind(IntEnum):
@@ -41,3 +52,13 @@ def quoted(name: str) -> str:
 def changes_made(changes: list[Change]) -> str:
     """As one text; changes of one kind keep the order in which they were recorded."""
     return ",".join(map(str, sorted(changes, key=lambda c: c.kind)))
+
+
+def parse(text: str | None) -> list[tuple[str, str]]:
+    """Words with their subjects; a name that looks like a word is a name."""
+    return [(word.lower(), subject) for word, subject in _WORD.findall(text or "")]
+
+
+def words_about(table_id: int, text: str | None) -> frozenset[str]:
+    """What was done to this table."""
+    return frozenset(word for word, subject in parse(text) if subject == str(table_id) and word in DATA | LAYOUT)

@@ -3,19 +3,30 @@
 A column's id is its Iceberg field id: it stays through renames and retypes and is never used again after a drop, so
 both sides agree on what a value in an old file belongs to. DuckLake's `nulls_allowed` is right at the top level only
 (adding or renaming a nested field writes false although NULLs are legal), so every nested field is optional.
+
+Two defaults go with a column. `initial_default` is what rows of a file without the column have, as DuckDB prints a
+value of the type that the column had when it came; `default_value` is what the next INSERT puts, as somebody typed it.
+The first must be shown exactly or the table not at all; the second is left out where its text is not plain.
+
+DuckDB allows changes of type that Iceberg readers cannot follow in files that are there already: `retypes` lists them.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 
 from mergus.ducklake.connect import Conn
 from mergus.ducklake.types import iceberg_primitive, why_refused
-from mergus.iceberg.schema import Field, List, Map, Schema, Struct, Type
+from mergus.iceberg import values
+from mergus.iceberg.schema import Field, JsonValue, List, Map, Schema, Struct, Type, value_json
 
 READ: Final = """
-    SELECT column_id, begin_snapshot, end_snapshot, column_name, column_type, nulls_allowed, parent_column
+    SELECT column_id, begin_snapshot, end_snapshot, column_name, column_type, nulls_allowed, parent_column,
+           initial_default, default_value, default_value_type
     FROM ducklake_column WHERE table_id = %(table_id)s ORDER BY column_order, begin_snapshot
 """
 READ_COMMENTS: Final = """
@@ -23,12 +34,33 @@ READ_COMMENTS: Final = """
     WHERE table_id = %(table_id)s AND key = 'comment' AND value IS NOT NULL
 """
 
+# Columns with a default that are not in every file: DuckLake has statistics of each column that a file has.
+READ_LACKING: Final = """
+    SELECT DISTINCT c.column_id FROM ducklake_column c
+    WHERE c.table_id = %(table_id)s AND c.initial_default IS NOT NULL AND EXISTS (
+        SELECT FROM ducklake_data_file f WHERE f.table_id = c.table_id AND NOT EXISTS (
+            SELECT FROM ducklake_file_column_stats s
+            WHERE s.table_id = f.table_id AND s.data_file_id = f.data_file_id AND s.column_id = c.column_id))
+"""
+
+_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
+_WIDENED: Final = ("int", "long")
+_PROMOTIONS: Final = frozenset({_WIDENED, ("float", "double")})
+# DuckDB's text of a blob: printable ASCII, anything else as \xHH
+_BLOB_PART: Final = re.compile(r"\\x([0-9A-Fa-f]{2})|([ -\[\]-~])")
+
+
+def folded(name: str) -> str:
+    """DuckDB takes two names for one if they differ in the case of ASCII letters alone."""
+    return name.translate(_LOWER)
+
 
 class Unrepresentable(Exception):
-    """A column that Iceberg cannot hold, by its full name, and the reason."""
+    """Something that Iceberg cannot hold, or would show wrong: what it is, and the reason."""
 
-    def __init__(self, column: str, ducklake_type: str) -> None:
-        super().__init__(f"column {column} of type {ducklake_type}: {why_refused(ducklake_type)}")
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +76,17 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """Defaults are None where there is none; `default_value` is the text NULL as well."""
+
     id: int
     span: Span
     name: str
     type: str
     nulls_allowed: bool
     parent: int | None
+    initial_default: str | None = None
+    default_value: str | None = None
+    default_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +97,48 @@ class Comment:
 
 
 @dataclass(frozen=True, slots=True)
+class Retype:
+    """A column whose files from before Iceberg readers cannot read as what it is since."""
+
+    column_id: int
+    snapshot_id: int
+    name: str
+    old: str
+    new: str
+
+    def affects(self, at: int, begin: int, *, rewritten: bool) -> bool:
+        """Whether a file that begins at `begin` may have the old type, read under the schema at `at`.
+
+        A file of the very snapshot of the retype may have been written before it, in the same transaction. And a
+        file that DuckLake rewrote (one without `row_id_start`) keeps the types of its sources, however late it begins.
+        """
+        return self.snapshot_id <= at and (rewritten or begin <= self.snapshot_id)
+
+    def __str__(self) -> str:
+        return f"column {self.name} was changed from {self.old} to {self.new} at snapshot {self.snapshot_id}"
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
-    """All rows that a table ever had, in column order."""
+    """All rows that a table ever had, in column order.
+
+    `lacking` are columns that some file does not have although they are as old as the table: the file was added
+    without them, or inserted before them by the very transaction that created the table.
+    """
 
     columns: Sequence[Column]
     comments: Sequence[Comment] = ()
+    lacking: frozenset[int] = frozenset()
 
     def schema_at(self, snapshot_id: int) -> Schema:
-        """Raises Unrepresentable for a type that Iceberg does not have."""
+        """Raises Unrepresentable for a type that Iceberg does not have, or a default that it cannot express."""
         children: defaultdict[int | None, list[Column]] = defaultdict(list)
         for column in self.columns:
             if column.span.at(snapshot_id):
                 children[column.parent].append(column)
         docs = {c.column_id: c.text for c in self.comments if c.span.at(snapshot_id)}
-        return Schema(tuple(_field(c, children, docs, ()) for c in children[None]))
+        builder = _Builder(children, docs, _late(self.columns) | self.lacking)
+        return Schema(tuple(builder.field(c, ()) for c in children[None]))
 
     def history(self, until: int | None = None) -> list[tuple[int, Schema]]:
         """Each schema that the table had, with the snapshot at which it came; two in a row are never equal."""
@@ -86,18 +151,145 @@ class Columns:
                 found.append((snapshot_id, schema))
         return found
 
+    def timeline(self) -> list[tuple[int, "Schema | Unrepresentable"]]:
+        """What the columns were from each snapshot on at which they changed, oldest first: a schema, or why there is
+        none."""
+        found: list[tuple[int, Schema | Unrepresentable]] = []
+        for snapshot_id in sorted(self._turning_points()):
+            try:
+                found.append((snapshot_id, self.schema_at(snapshot_id)))
+            except Unrepresentable as e:
+                found.append((snapshot_id, e))
+        return found
+
+    def defaults_added(self) -> list[int]:
+        """The snapshots at which top-level columns came that files from before have a default for."""
+        late = _late(self.columns)
+        born: dict[int, int] = {}
+        for c in self.columns:
+            if c.id in late and c.parent is None and c.initial_default is not None:
+                born[c.id] = min(c.span.begin, born.get(c.id, c.span.begin))
+        return sorted(set(born.values()))
+
+    def retypes(self) -> list[Retype]:
+        """Those that Iceberg has no promotion for, oldest first."""
+        found = [
+            Retype(new.id, new.span.begin, new.name, old.type, new.type)
+            for old, new in self._versions()
+            if not promotes(old.type, new.type)
+        ]
+        return sorted(found, key=lambda r: (r.snapshot_id, r.column_id))
+
+    def widens_integers(self) -> bool:
+        """Whether files may have ints where the table has longs. DuckDB annotates them in Parquet, and so Spark's
+        vectorised reader (Iceberg 1.11) fails: such a table needs `read.parquet.vectorization.enabled=false`."""
+        return any((iceberg_primitive(a.type), iceberg_primitive(b.type)) == _WIDENED for a, b in self._versions())
+
+    def had_name(self, parent: int | None, name: str, first: int, last: int) -> bool:
+        """Whether there was a column of this name, as DuckDB compares names, from before `first` until after `last`."""
+        wanted = folded(name)
+        return any(
+            c.parent == parent and folded(c.name) == wanted and c.span.begin < first and c.span.at(last)
+            for c in self.columns
+        )
+
+    def _versions(self) -> Iterator[tuple[Column, Column]]:
+        """Each row of a column with the one that took its place."""
+        rows: defaultdict[int, list[Column]] = defaultdict(list)
+        for column in sorted(self.columns, key=lambda c: c.span.begin):
+            rows[column.id].append(column)
+        return (pair for versions in rows.values() for pair in pairwise(versions))
+
     def _turning_points(self) -> set[int]:
-        spans: Iterable[Span] = [*(c.span for c in self.columns), *(c.span for c in self.comments)]
+        spans = [row.span for row in (*self.columns, *self.comments)]
         return {point for span in spans for point in (span.begin, span.end) if point is not None}
 
 
-def _field(
-    column: Column, children: dict[int | None, list[Column]], docs: dict[int, str], above: tuple[str, ...]
-) -> Field:
-    path = (*above, column.name)
-    parts = tuple(_field(c, children, docs, path) for c in children.get(column.id, []))
-    required = not column.nulls_allowed and not above
-    return Field(column.id, column.name, _type(column, parts, path), required, docs.get(column.id))
+def _late(columns: Iterable[Column]) -> frozenset[int]:
+    """The ids of columns younger than the table: there may be files from before them."""
+    born: dict[int, int] = {}
+    for column in columns:
+        born[column.id] = min(column.span.begin, born.get(column.id, column.span.begin))
+    first = min(born.values(), default=0)
+    return frozenset(i for i, begin in born.items() if begin > first)
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    """One schema, from the rows of one snapshot."""
+
+    children: Mapping[int | None, Sequence[Column]]
+    docs: Mapping[int, str]
+    with_initial_default: frozenset[int]
+
+    def field(self, column: Column, above: tuple[str, ...]) -> Field:
+        path = (*above, column.name)
+        parts = tuple(self.field(c, path) for c in self.children.get(column.id, ()))
+        required = not column.nulls_allowed and not above
+        kind = _type(column, parts, path)
+        initial = self._initial_default(column, path)
+        return Field(column.id, column.name, kind, required, self.docs.get(column.id), initial, _write_default(column))
+
+    def _initial_default(self, column: Column, path: tuple[str, ...]) -> JsonValue | None:
+        text = column.initial_default
+        if text is None or column.id not in self.with_initial_default:
+            return None
+        value = default_json(column.type, text)
+        if value is None:
+            reason = f"Iceberg has no form for its default {text!r}, which rows from before it was added have"
+            raise Unrepresentable(_named(column, path), reason)
+        return value
+
+
+def _write_default(column: Column) -> JsonValue | None:
+    text = column.default_value
+    # to DuckDB the text NULL is no default, even for a string
+    if text is None or text == "NULL" or column.default_type != "literal":
+        return None
+    return default_json(column.type, text)
+
+
+def default_json(ducklake_type: str, text: str) -> JsonValue | None:
+    """The value of this text in Iceberg's JSON; None if the text is not plainly one value, or has no such form."""
+    primitive = iceberg_primitive(ducklake_type)
+    value = _value(ducklake_type, text)
+    return None if primitive is None or value is None else value_json(primitive, value)
+
+
+def _value(ducklake_type: str, text: str) -> int | float | bytes | str | None:
+    if counted := values.counted(ducklake_type.replace(" ", "")):
+        return counted.read(text)
+    match ducklake_type:
+        case "varchar" | "json":
+            return text
+        case "float32":
+            return values.read_float32(text)
+        case "float64":
+            return values.read_float64(text)
+        case "uuid":
+            return values.read_uuid(text)
+        case "blob":
+            return _read_blob(text)
+        case _:
+            return None
+
+
+def _read_blob(text: str) -> bytes | None:
+    parts = list(_BLOB_PART.finditer(text))
+    if sum(len(part[0]) for part in parts) != len(text):
+        return None
+    return b"".join(bytes.fromhex(part[1]) if part[1] else part[2].encode() for part in parts)
+
+
+def promotes(old: str, new: str) -> bool:
+    """Whether Iceberg readers read a file of one DuckLake type as the other."""
+    if old == new:
+        return True
+    before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    if before and after:
+        return before[2] == after[2] and int(before[1]) <= int(after[1])
+    kinds = iceberg_primitive(old), iceberg_primitive(new)
+    return None not in kinds and (kinds[0] == kinds[1] or kinds in _PROMOTIONS)
 
 
 def _type(column: Column, parts: tuple[Field, ...], path: tuple[str, ...]) -> Type:
@@ -112,14 +304,22 @@ def _type(column: Column, parts: tuple[Field, ...], path: tuple[str, ...]) -> Ty
         case _:
             primitive = iceberg_primitive(column.type)
             if primitive is None:
-                raise Unrepresentable(".".join(path), column.type)
+                raise Unrepresentable(_named(column, path), why_refused(column.type))
             return primitive
 
 
+def _named(column: Column, path: tuple[str, ...]) -> str:
+    return f"column {'.'.join(path)} of type {column.type}"
+
+
 async def read(conn: Conn, table_id: int) -> Columns:
-    rows = await (await conn.execute(READ, {"table_id": table_id})).fetchall()
-    tags = await (await conn.execute(READ_COMMENTS, {"table_id": table_id})).fetchall()
-    return Columns(
-        [Column(i, Span(begin, end), name, kind, nulls, parent) for i, begin, end, name, kind, nulls, parent in rows],
-        [Comment(i, Span(begin, end), text) for i, begin, end, text in tags],
-    )
+    """Call inside a REPEATABLE READ transaction: one state of the lake."""
+    key = {"table_id": table_id}
+    rows = await (await conn.execute(READ, key)).fetchall()
+    tags = await (await conn.execute(READ_COMMENTS, key)).fetchall()
+    columns = [Column(i, Span(begin, end), *rest) for i, begin, end, *rest in rows]
+    comments = [Comment(i, Span(begin, end), text) for i, begin, end, text in tags]
+    lacking: frozenset[int] = frozenset()
+    if {c.id for c in columns if c.initial_default is not None} - _late(columns):
+        lacking = frozenset(i for (i,) in await (await conn.execute(READ_LACKING, key)).fetchall())
+    return Columns(columns, comments, lacking)

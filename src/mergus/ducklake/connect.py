@@ -5,9 +5,10 @@ plain text whatever the two schemas are called; no table of ours begins with `du
 travel in the connection string: a pooler in transaction mode between us and Postgres is not supported.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, Connection, errors, sql
@@ -19,6 +20,7 @@ from mergus.errors import ServiceUnavailable, SetupError
 
 Conn = AsyncConnection[tuple[Any, ...]]
 Pool = AsyncConnectionPool[Conn]
+T = TypeVar("T")
 
 # Names are looked up in our own schema first: if that is another lake's, every statement would be about that one.
 NAMES_ARE_OURS: Final = """
@@ -54,14 +56,15 @@ def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace(" ", "\\ ")
 
 
+async def check_names(conn: Conn, settings: Settings) -> None:
+    row = await (await conn.execute(NAMES_ARE_OURS, (settings.metadata_schema,))).fetchone()
+    if row is None or not row[0]:
+        raise SetupError(f"Postgres schema {settings.annex_schema} holds another DuckLake")
+
+
 def open_pool(settings: Settings) -> Pool:
     """A pool that is not open yet. A connection is checked when it is taken, so that a restart of Postgres
     costs a reconnect and not a failed request."""
-
-    async def check_names(conn: Conn) -> None:
-        row = await (await conn.execute(NAMES_ARE_OURS, (settings.metadata_schema,))).fetchone()
-        if row is None or not row[0]:
-            raise SetupError(f"Postgres schema {settings.annex_schema} holds another DuckLake")
 
     return AsyncConnectionPool(
         conninfo(settings),
@@ -69,7 +72,7 @@ def open_pool(settings: Settings) -> Pool:
         max_size=settings.pool_max,
         timeout=settings.pool_timeout,
         check=AsyncConnectionPool.check_connection,
-        configure=check_names,
+        configure=partial(check_names, settings=settings),
         open=False,
         kwargs={"autocommit": True},
         name="mergus",
@@ -81,15 +84,58 @@ def open_pool(settings: Settings) -> Pool:
 async def connection(pool: Pool) -> AsyncGenerator[Conn]:
     """A connection from the pool; whatever Postgres cannot do just now becomes a 503 that says so."""
     try:
-        async with pool.connection() as conn:
+        async with meaningful(), pool.connection() as conn:
             yield conn
     except (PoolTimeout, PoolClosed, TooManyRequests) as e:
         raise ServiceUnavailable("No connection to Postgres could be had in time") from e
+
+
+@asynccontextmanager
+async def meaningful() -> AsyncGenerator[None]:
+    try:
+        yield
     except psycopg.Error as e:
         for kinds, words in _MEANINGS:
             if isinstance(e, kinds):
                 raise ServiceUnavailable(words) from e
         raise
+
+
+class Watch:
+    """One connection of its own for one small query that is asked all the time: it is not checked before each use, but
+    opened again when it turns out to be broken."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._conn: Conn | None = None
+
+    async def ask(self, question: Callable[[Conn], Awaitable[T]]) -> T:
+        """Never two at once."""
+        conn = self._conn
+        if conn is not None and not conn.closed:
+            try:
+                return await question(conn)
+            except psycopg.OperationalError:
+                await conn.close()
+        try:
+            conn = self._conn = await AsyncConnection.connect(conninfo(self._settings), autocommit=True)
+            await check_names(conn, self._settings)
+        except psycopg.OperationalError as e:
+            raise ServiceUnavailable("Postgres does not answer") from e
+        async with meaningful():
+            return await question(conn)
+
+    async def close(self) -> None:
+        if self._conn is not None:
+            await self._conn.close()
+
+
+@asynccontextmanager
+async def one_state(pool: Pool) -> AsyncGenerator[Conn]:
+    """A connection on which every query sees the same state of the lake, and nothing is written."""
+    async with connection(pool) as conn, conn.transaction():
+        await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield conn
 
 
 # In order: the first that fits. What is not here is a fault of ours, and is answered as one.

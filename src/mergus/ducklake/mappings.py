@@ -1,0 +1,131 @@
+"""Rows of `ducklake_column_mapping` and `ducklake_name_mapping`: files that came without field ids.
+
+`ducklake_add_data_files` takes any Parquet file and writes down which of its columns, by name, is which of the table's
+(equal mappings are one). Iceberg has one mapping for all such files, so they must agree, and each file is read by the
+names of the others too: what its own mapping leaves out must not be in the file. It is not if the table had a column of
+that name when the file was added, for then the file's would have been mapped. Otherwise the file may have it as a
+column that was ignored (`ignore_extra_columns`), and only its footer could tell.
+
+There is more that only the footer can tell, and who serves such a file has to look there. DuckDB goes by the mapping
+even if the file does have field ids, which Iceberg readers would follow. And the file's types may be other than the
+table's: UINT_32 under int64, a decimal of smaller scale, timestamps in milliseconds, nanoseconds or INT96.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mergus.ducklake.columns import Columns, Unrepresentable
+from mergus.ducklake.connect import Conn
+from mergus.iceberg.name_mapping import ELEMENT, KEY, VALUE, Ambiguous, MappedField, merged
+
+# Only of files that are there: a mapping outlives the last of its files.
+READ: Final = """
+    SELECT f.mapping_id, f.first, f.last, m.type,
+           n.column_id, n.parent_column, n.source_name, n.target_field_id, n.is_partition
+    FROM (SELECT mapping_id, min(begin_snapshot) AS first, max(begin_snapshot) AS last FROM ducklake_data_file
+          WHERE table_id = %(table_id)s AND mapping_id IS NOT NULL GROUP BY mapping_id) AS f
+    LEFT JOIN ducklake_column_mapping m ON m.mapping_id = f.mapping_id AND m.table_id = %(table_id)s
+    LEFT JOIN ducklake_name_mapping n ON n.mapping_id = f.mapping_id
+    ORDER BY f.mapping_id, n.column_id
+"""
+
+BY_NAME: Final = "map_by_name"
+_KEY_AND_VALUE: Final = {KEY, VALUE}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A column of a file; `ordinal` and `parent` number the sources of one mapping, `target` is the table's column."""
+
+    ordinal: int
+    parent: int | None
+    name: str
+    target: int
+    is_partition: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileMapping:
+    """`first` and `last` are the snapshots that the oldest and newest of its files came with."""
+
+    id: int
+    first: int
+    last: int
+    type: str | None
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mappings:
+    """Those that files of a table have, now or at a snapshot that is still there."""
+
+    mappings: Sequence[FileMapping] = ()
+
+    def name_mapping(self, columns: Columns) -> tuple[MappedField, ...]:
+        """The one mapping of the table, empty if none of its files has one.
+
+        Raises Unrepresentable where one mapping cannot say what they say.
+        """
+        kinds = {c.id: c.type for c in columns.columns}
+        trees = {m.id: _tree(m, kinds) for m in self.mappings}
+        try:
+            whole = merged(trees.values())
+        except Ambiguous as e:
+            raise Unrepresentable("files added with their own column names", str(e)) from None
+        for mapping in self.mappings:
+            for name in _unsure(whole, trees[mapping.id], mapping, columns, None):
+                reason = f"one of snapshot {mapping.first} may have a column {name} that is not the table's"
+                raise Unrepresentable("files added with their own column names", reason)
+        return whole
+
+
+def _tree(mapping: FileMapping, kinds: Mapping[int, str]) -> tuple[MappedField, ...]:
+    if mapping.type != BY_NAME:
+        raise Unrepresentable(f"mapping {mapping.id} of column names", f"its type is {mapping.type}, not {BY_NAME}")
+
+    def level(parent: Source | None) -> tuple[MappedField, ...]:
+        kind = None if parent is None else kinds.get(parent.target)
+        ordinal = None if parent is None else parent.ordinal
+        found = tuple(node(source, kind) for source in mapping.sources if source.parent == ordinal)
+        names = {name for field in found for name in field.names}
+        if (kind == "list" and len(found) != 1) or (kind == "map" and names != _KEY_AND_VALUE):
+            raise Unrepresentable(f"mapping {mapping.id} of column names", f"it leaves out a part of a {kind}")
+        return found
+
+    def node(source: Source, kind_above: str | None) -> MappedField:
+        if source.is_partition:
+            reason = "its values are in the paths of files that were added, not in the files"
+            raise Unrepresentable(f"column {source.name}", reason)
+        # DuckLake writes the same name for every list's elements, and Iceberg another
+        name = {"list": ELEMENT, "map": source.name.lower()}.get(kind_above or "", source.name)
+        return MappedField(source.target, (name,), level(source))
+
+    return level(None)
+
+
+def _unsure(
+    whole: Sequence[MappedField],
+    own: Sequence[MappedField],
+    mapping: FileMapping,
+    columns: Columns,
+    parent: int | None,
+) -> Iterator[str]:
+    """Names that other files have and these may have as something else."""
+    mine = {field.id: field for field in own}
+    known = {name for field in own for name in field.names}
+    for field in whole:
+        for name in field.names:
+            if name not in known and not columns.had_name(parent, name, mapping.first, mapping.last):
+                yield name
+        if field.id in mine:
+            yield from _unsure(field.fields, mine[field.id].fields, mapping, columns, field.id)
+
+
+async def read(conn: Conn, table_id: int) -> Mappings:
+    rows = await (await conn.execute(READ, {"table_id": table_id})).fetchall()
+    heads = {mapping_id: (first, last, kind) for mapping_id, first, last, kind, *_ in rows}
+    sources = [(mapping_id, Source(*source)) for mapping_id, _, _, _, *source in rows if source[0] is not None]
+    return Mappings(
+        [FileMapping(i, *head, tuple(s for owner, s in sources if owner == i)) for i, head in heads.items()]
+    )
