@@ -1,20 +1,66 @@
 """Reading and writing whole objects, the same way on S3 and on a local disk."""
 
 import asyncio
+import io
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import obstore
-from obstore.exceptions import AlreadyExistsError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, S3Store
 
 from mergus.config import Settings
+from mergus.errors import ServiceUnavailable
+from mergus.metrics import OBJECT_BYTES, OBJECT_FAILURES, OBJECT_REQUESTS
 from mergus.storage.location import Location
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+    from obstore import ReadableFile
     from obstore.store import ClientConfig, S3Config, S3Credential, S3CredentialProvider
+
+
+@contextmanager
+def _request(method: str) -> Generator[None]:
+    """Counts a request; what the store cannot do just now becomes a 503 that says so."""
+    OBJECT_REQUESTS.labels(method).inc()
+    try:
+        yield
+    except BaseError as e:
+        OBJECT_FAILURES.labels(method).inc()
+        # the library's message may quote a whole request: it goes to the log, not to the asker
+        raise ServiceUnavailable("The object store does not answer, or refuses") from e
+
+
+class _Reader(io.RawIOBase):
+    """The library's own is not quite a file to those who ask for one."""
+
+    def __init__(self, file: "ReadableFile") -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        view = memoryview(buffer)
+        with _request("get"):
+            data = bytes(self._file.read(len(view)))
+        OBJECT_BYTES.labels("get").inc(len(data))
+        view[: len(data)] = data
+        return len(data)
 
 
 class Objects:
@@ -25,28 +71,49 @@ class Objects:
         self._stores: dict[tuple[str, str], S3Store | LocalStore] = {}
 
     async def get(self, location: Location) -> bytes | None:
-        try:
-            answer = await obstore.get_async(self._store(location), location.key)
-            return bytes(await answer.bytes_async())
-        except FileNotFoundError:
-            return None
+        with _request("get"):
+            try:
+                answer = await obstore.get_async(self._store(location), location.key)
+                data = bytes(await answer.bytes_async())
+            except FileNotFoundError:
+                return None
+        OBJECT_BYTES.labels("get").inc(len(data))
+        return data
+
+    async def size(self, location: Location) -> int | None:
+        """In bytes; None if there is none. Nothing of it is read."""
+        with _request("head"):
+            try:
+                return (await obstore.head_async(self._store(location), location.key))["size"]
+            except FileNotFoundError:
+                return None
+
+    def open(self, location: Location) -> io.RawIOBase:
+        """For reading parts of a large object. Blocks: call it, and what it returns, in a thread."""
+        with _request("open"):
+            return _Reader(obstore.open_reader(self._store(location), location.key))
 
     async def put(self, location: Location, content: bytes) -> None:
-        await obstore.put_async(self._store(location), location.key, content)
+        with _request("put"):
+            await obstore.put_async(self._store(location), location.key, content)
+        OBJECT_BYTES.labels("put").inc(len(content))
 
     async def put_new(self, location: Location, content: bytes) -> bool:
         """Writes unless there is one already (a conditional PUT); whether it wrote."""
-        try:
-            await obstore.put_async(self._store(location), location.key, content, mode="create")
-        except AlreadyExistsError:
-            return False
+        with _request("put"):
+            try:
+                await obstore.put_async(self._store(location), location.key, content, mode="create")
+            except AlreadyExistsError:
+                return False
+        OBJECT_BYTES.labels("put").inc(len(content))
         return True
 
     async def delete(self, location: Location) -> None:
-        try:
-            await obstore.delete_async(self._store(location), location.key)
-        except FileNotFoundError:
-            return
+        with _request("delete"):
+            try:
+                await obstore.delete_async(self._store(location), location.key)
+            except FileNotFoundError:
+                return
 
     async def reachable(self, location: Location) -> None:
         """Raises unless the store answers for this place; one small request, and nothing is written. A listing, since

@@ -1,0 +1,1 @@
+"""Rows → objects: what to write, what to reuse, writing it."""

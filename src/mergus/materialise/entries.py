@@ -1,0 +1,99 @@
+"""A data file of DuckLake's as a manifest lists it, with the statistics that are certain.
+
+A bound or a count that DuckLake does not know is left out. Leaves of lists and maps have none: DuckLake counts their
+elements, of which readers expect nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mergus.ducklake.columns import Columns
+from mergus.ducklake.files import ColumnStats
+from mergus.ducklake.files import DataFile as LakeFile
+from mergus.iceberg.bounds import lower_bound, upper_bound
+from mergus.iceberg.manifest import DATA, DataFile, PartitionValue
+from mergus.storage.location import Location
+
+_FLOATS = frozenset({"float32", "float64"})
+_NESTED = frozenset({"struct", "list", "map"})
+# their statistics are of another kind
+_WITHOUT_COUNTS = frozenset({"variant", "geometry"})
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column that statistics are about; `retyped` if it has had another type."""
+
+    type: str
+    retyped: bool
+
+
+def leaves(columns: Columns, at: int) -> dict[int, Leaf]:
+    types: dict[int, set[str]] = {}
+    for column in columns.columns:
+        types.setdefault(column.id, set()).add(column.type)
+    live = {c.id: c for c in columns.columns if c.span.at(at)}
+
+    def repeated(column_id: int | None) -> bool:
+        if column_id is None or column_id not in live:
+            return False
+        column = live[column_id]
+        return column.type in {"list", "map"} or repeated(column.parent)
+
+    return {
+        c.id: Leaf(c.type, len(types[c.id]) > 1)
+        for c in live.values()
+        if c.type not in _NESTED | _WITHOUT_COUNTS and not repeated(c.parent)
+    }
+
+
+def nans_unknown(file: LakeFile, columns: Mapping[int, Leaf]) -> frozenset[int]:
+    """Columns in which there may be NaNs, and only the file tells how many."""
+    floats = [(i, s) for i, s in file.stats.items() if i in columns and columns[i].type in _FLOATS]
+    return frozenset(i for i, s in floats if s.contains_nan is not False and s.value_count != 0)
+
+
+def data_file(
+    file: LakeFile,
+    columns: Mapping[int, Leaf],
+    partition: tuple[PartitionValue, ...],
+    format_version: int,
+    nans: Mapping[int, int],
+) -> DataFile:
+    """`nans` are the counts of those columns of which DuckLake does not know that there is none."""
+    known = [(i, columns[i], stats) for i, stats in sorted(file.stats.items()) if i in columns]
+    lower = {i: lower_bound(leaf.type, s.min_text, retyped=leaf.retyped) for i, leaf, s in known}
+    upper = {i: upper_bound(leaf.type, s.max_text, retyped=leaf.retyped) for i, leaf, s in known}
+    return DataFile(
+        content=DATA,
+        file_path=uri(file.path),
+        file_format="PARQUET",
+        partition=partition,
+        record_count=file.record_count,
+        file_size_in_bytes=file.size_bytes,
+        column_sizes={i: s.size_bytes for i, _, s in known if s.size_bytes is not None},
+        value_counts={i: n for i, _, s in known if (n := _values(s)) is not None},
+        null_value_counts={i: s.null_count for i, _, s in known if s.null_count is not None},
+        nan_value_counts=_nans(file, columns, nans),
+        lower_bounds={i: b for i, b in lower.items() if b is not None},
+        upper_bounds={i: b for i, b in upper.items() if b is not None},
+        # a file without a start has every row's id in a column of its own, which goes before this
+        first_row_id=(file.row_id_start or 0) if format_version >= 3 else None,
+    )
+
+
+def _nans(file: LakeFile, columns: Mapping[int, Leaf], counted: Mapping[int, int]) -> dict[int, int]:
+    floats = [i for i in sorted(file.stats) if i in columns and columns[i].type in _FLOATS]
+    unknown = nans_unknown(file, columns)
+    return {i: counted.get(i, 0) for i in floats if i not in unknown or i in counted}
+
+
+def _values(stats: ColumnStats) -> int | None:
+    if stats.value_count is None or stats.null_count is None:
+        return None
+    return stats.value_count + stats.null_count
+
+
+def uri(path: str) -> str:
+    """As every reader takes it: DuckLake may have a plain path for a local file."""
+    return path if path.startswith("s3://") else str(Location.parse(path))

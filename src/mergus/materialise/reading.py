@@ -1,0 +1,227 @@
+"""Everything about a table but its files, in one state of the lake."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+from psycopg import sql
+
+from mergus.annex import tables as annex
+from mergus.ducklake import columns, files, inlined, mappings, partitions, places, snapshots, sorts, tables
+from mergus.ducklake.columns import Columns, Unrepresentable
+from mergus.ducklake.connect import Conn
+from mergus.ducklake.partitions import Partitions
+from mergus.ducklake.snapshots import Head, Snapshot, Subject
+from mergus.ducklake.sorts import Sorts
+from mergus.errors import NoSuchTable, Unsupported
+from mergus.iceberg.name_mapping import PROPERTY, name_mapping_json
+from mergus.iceberg.schema import Schema, schema_json
+from mergus.materialise import suspects
+from mergus.materialise.chain import View
+from mergus.materialise.footers import Footers
+from mergus.materialise.layout import Layout
+from mergus.materialise.manifests import Merging
+from mergus.materialise.suspects import Examined
+from mergus.storage.location import Location
+
+FORMAT_VERSION: Final = "mergus.format-version"
+VECTORISED: Final = "read.parquet.vectorization.enabled"
+MERGES: Final = frozenset({"merge_adjacent", "compacted_table"})
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A snapshot of the table with the schema that it had, and the snapshot before it."""
+
+    snapshot: Snapshot
+    parent: Snapshot | None
+    schema: Schema
+    # by which the schema is known again
+    schema_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What an earlier reading found, for the next to begin with."""
+
+    head: Head
+    snapshots: Sequence[Snapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class TableReading:
+    head: Head
+    view: View
+    known: Known
+    shown: Sequence[Shown]
+    # every schema that can be shown, in the order in which they came; the last one is that of now
+    schemas: Sequence[Schema]
+    partitions: Partitions
+    sorts: Sorts
+    properties: dict[str, str]
+    # from which snapshot on, and up to which, a merge took files away
+    merges: Sequence[tuple[int, int]]
+    next_row_id: int
+    updated_ms: int
+
+    @property
+    def schema(self) -> Schema:
+        return self.schemas[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the lake is, and how its tables are shown if nothing else is said."""
+
+    metadata_schema: str
+    root: Location
+    format_version: int
+
+
+async def read(
+    conn: Conn, place: Place, table_id: int, known: Known | None, footers: Footers, unopened: Mapping[int, str]
+) -> TableReading:
+    """Call inside a REPEATABLE READ transaction. `unopened` are data files that could not be opened just now.
+
+    Raises NoSuchTable, Unsupported with the reason, or Unread with data files that have to be looked at first.
+    """
+    head = await snapshots.head(conn)
+    table = await tables.read(conn, table_id)
+    if table is None:
+        raise NoSuchTable("Table does not exist any more")
+    properties = await annex.read_properties(conn, table_id)
+    found = await columns.read(conn, table_id)
+    parts = await partitions.read(conn, table_id)
+    sorting = await sorts.read(conn, table_id)
+    rows_tables = await inlined.tables(conn, place.metadata_schema, table_id)
+    deletes = await files.inlined_delete_table(conn, place.metadata_schema, table_id)
+    rows_names = [sql.Identifier(place.metadata_schema, t.name) for t in rows_tables]
+    subject = Subject(table.id, table.begin, rows_names, deletes, found.defaults_added())
+    listed = await _listed(conn, subject, head, known)
+    try:
+        added = await mappings.read(conn, table_id)
+        names = added.name_mapping(found)
+        schemas = found.timeline()
+        now = found.schema_at(head.snapshot_id)
+        examined = await suspects.examine(conn, footers, unopened, table, found, added, schemas)
+        if (misfit := examined.misfit_at(head.snapshot_id)) is not None:
+            raise misfit
+        shown = _shown(listed, schemas, examined)
+    except Unrepresentable as e:
+        raise Unsupported(f"Table {table.schema_name}.{table.name} cannot be shown as Iceberg: {e}") from e
+    representable = [s for _, s in schemas if isinstance(s, Schema)]
+    version = _format_version(place, properties, representable)
+    specs = parts.specs(now, found, head.snapshot_id)
+    placed = places.places(specs, now, found, head.snapshot_id)
+    served = {k: v for k, v in properties.items() if k != FORMAT_VERSION}
+    if names:
+        served[PROPERTY] = name_mapping_json(names)
+    if _reads_slowly(now, found, examined):
+        served[VECTORISED] = "false"
+    if table.comment:
+        served["comment"] = table.comment
+    view = View(
+        metadata_schema=place.metadata_schema,
+        table=table,
+        format_version=version,
+        layout=Layout.of(place.root, table.uuid),
+        columns=found,
+        schema=now,
+        places=placed,
+        merging=Merging.of(properties),
+        inlined=rows_tables,
+        as_of=head.snapshot_id,
+        horizon=await files.horizon(conn, table_id),
+        mapped=examined.mapped,
+    )
+    return TableReading(
+        head=head,
+        view=view,
+        known=Known(head, listed),
+        shown=shown,
+        schemas=[*(s for s in dict.fromkeys(representable) if s != now), now],
+        partitions=parts,
+        sorts=sorting,
+        properties=served,
+        merges=await _merges(conn, table_id, listed),
+        next_row_id=await tables.next_row_id(conn, table_id),
+        updated_ms=await _updated_ms(conn, table.begin, listed, found, parts, sorting),
+    )
+
+
+async def _listed(conn: Conn, subject: Subject, head: Head, known: Known | None) -> list[Snapshot]:
+    """All snapshots of the table; of those that an earlier reading found, nothing is asked again."""
+    before: Sequence[Snapshot] = ()
+    if known is not None and known.head.epoch == head.epoch and await snapshots.is_still(conn, known.head):
+        before = known.snapshots
+    after = known.head.snapshot_id if known is not None and before else -1
+    return [*before, *await snapshots.of_table(conn, subject, after, is_first=not before)]
+
+
+def _shown(
+    listed: Sequence[Snapshot], schemas: Sequence[tuple[int, Schema | Unrepresentable]], examined: Examined
+) -> list[Shown]:
+    """Those whose rows can be shown: one with a column that Iceberg has no type for, or with a file that its readers
+    would read wrong, is left out, until it expires.
+
+    Raises Unrepresentable if that is the last one: what came with it is there still, and nothing else would show it.
+    """
+    shown: list[Shown] = []
+    turns = [since for since, _ in schemas]
+    texts: dict[int, str] = {}
+    why: Unrepresentable | None = None
+    for snapshot in listed:
+        index = bisect_right(turns, snapshot.id) - 1
+        schema = schemas[index][1] if index >= 0 else Unrepresentable("the table", "it has no columns")
+        why = schema if isinstance(schema, Unrepresentable) else examined.misfit_at(snapshot.id)
+        if isinstance(schema, Schema) and why is None:
+            if index not in texts:
+                texts[index] = schema_text(schema)
+            shown.append(Shown(snapshot, shown[-1].snapshot if shown else None, schema, texts[index]))
+    if why is not None:
+        raise Unrepresentable(f"snapshot {listed[-1].id}, which changed its rows last", str(why))
+    return shown
+
+
+def _reads_slowly(schema: Schema, found: Columns, examined: Examined) -> bool:
+    """Whether Spark's vectorised reader (Iceberg 1.11) fails on the table's files: it takes no annotated int for a
+    long, and no decimal of a column that has an initial default."""
+    defaulted = [f for f in schema.walk() if f.initial_default is not None]
+    decimals = any(isinstance(f.type, str) and f.type.startswith("decimal") for f in defaulted)
+    return decimals or examined.slowly or found.widens_integers()
+
+
+def _format_version(place: Place, properties: dict[str, str], schemas: Sequence[Schema]) -> int:
+    asked = properties.get(FORMAT_VERSION, "")
+    wanted = int(asked) if asked in {"2", "3"} else place.format_version
+    return max([wanted, *(s.format_version for s in schemas)])
+
+
+def schema_text(schema: Schema) -> str:
+    """By which a schema is known again, whatever its number."""
+    return orjson.dumps(schema_json(schema, 0)["fields"]).decode()
+
+
+async def _merges(conn: Conn, table_id: int, listed: Sequence[Snapshot]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    first_id = 0
+    for snapshot in listed:
+        # of an expired snapshot nobody knows what it did
+        if snapshot.after_gap:
+            found.append((0, snapshot.id))
+        elif snapshot.words & MERGES:
+            begin = await files.oldest_begin(conn, table_id, first_id, snapshot.next_file_id)
+            found.append((0 if begin is None else begin, snapshot.id))
+        first_id = snapshot.next_file_id
+    return found
+
+
+async def _updated_ms(
+    conn: Conn, begin: int, listed: Sequence[Snapshot], found: Columns, parts: Partitions, sorting: Sorts
+) -> int:
+    spans = [c.span for c in (*found.columns, *found.comments)]
+    spans += [p.span for p in parts.partitionings] + [s.span for s in sorting.sorts]
+    turns = {turn for span in spans for turn in (span.begin, span.end) if turn is not None}
+    return await snapshots.latest_ms(conn, sorted({begin, *turns, *(s.id for s in listed[-1:])}))

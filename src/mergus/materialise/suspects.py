@@ -1,0 +1,221 @@
+"""Which snapshots list a data file that Iceberg's readers would not read as DuckDB does.
+
+DuckDB reads a file that was added by the names of its columns, and casts what it finds to the table's types; it casts
+files from before a change of type, too. Iceberg's readers go by the field ids of the file if it has any, by the table's
+name mapping if it has none, and know a few promotions of types and no casts. So the footers of such files, the
+*suspects*, decide whether a snapshot that lists them can be shown. A table without any costs nothing; one that has some
+costs a query for them whenever it is read.
+
+A suspect that nobody has looked at is never shown, and one that cannot be opened is not either.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mergus.annex.file_facts import Part
+from mergus.ducklake import files
+from mergus.ducklake.columns import Columns, Unrepresentable
+from mergus.ducklake.connect import Conn
+from mergus.ducklake.files import DataFile as LakeFile
+from mergus.ducklake.mappings import Mappings
+from mergus.ducklake.tables import Table
+from mergus.iceberg.name_mapping import MappedField
+from mergus.iceberg.schema import Field, List, Map, Schema, Struct
+from mergus.materialise.footers import Footers, Mapped
+
+# Ids from here on are Iceberg's own, for columns such as `_row_id`.
+RESERVED_IDS: Final = 2147483447
+
+# DuckDB annotates every integer; Spark's vectorised reader takes none of these for a long.
+_ANNOTATED: Final = frozenset({"int32/int8", "int32/int16", "int32/int32"})
+# What every reader takes for a type. Not here on purpose: unsigned integers (Spark fails, on small ones if it does not
+# read vectorised, and reads large ones as negative), timestamps in milliseconds (Spark loses rows when it filters),
+# nanoseconds and INT96 under timestamp, binary without annotation under string.
+_READ_AS: Final[Mapping[str, frozenset[str]]] = {
+    "boolean": frozenset({"boolean"}),
+    "int": frozenset({"int32"}) | _ANNOTATED,
+    "long": frozenset({"int64", "int64/int64", "int32"}) | _ANNOTATED,
+    "float": frozenset({"float"}),
+    "double": frozenset({"double", "float"}),
+    "date": frozenset({"int32/date"}),
+    "time": frozenset({"int64/time_us"}),
+    "timestamp": frozenset({"int64/timestamp_us"}),
+    "timestamptz": frozenset({"int64/timestamptz_us"}),
+    "timestamp_ns": frozenset({"int64/timestamp_ns"}),
+    "string": frozenset({"binary/string", "binary/json"}),
+    "binary": frozenset({"binary"}),
+    "uuid": frozenset({"fixed(16)/uuid"}),
+}
+_DECIMAL: Final = re.compile(r"decimal\((\d+), (\d+)\)")
+_STORED_DECIMAL: Final = re.compile(r"(?:int32|int64|fixed\(\d+\))/decimal\((\d+), (\d+)\)")
+_ALWAYS: Final = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of a file under a schema: why it cannot be shown, if it cannot; `slowly` if Spark must not read vectorised."""
+
+    misfit: str | None = None
+    slowly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The spans of snapshots that cannot be shown, each without its end; the mappings of files that were added."""
+
+    misfits: Mapping[tuple[int, int], Unrepresentable]
+    slowly: bool
+    mapped: Mapped
+
+    def misfit_at(self, snapshot_id: int) -> Unrepresentable | None:
+        return next((why for (first, end), why in self.misfits.items() if first <= snapshot_id < end), None)
+
+
+async def examine(
+    conn: Conn,
+    footers: Footers,
+    unopened: Mapping[int, str],
+    table: Table,
+    columns: Columns,
+    mappings: Mappings,
+    schemas: Sequence[tuple[int, Schema | Unrepresentable]],
+) -> Examined:
+    """`unopened` are files that could not be opened just now. Raises Unread."""
+    retypes = columns.retypes()
+    mapped = {m.id: Mappings((m,)).name_mapping(columns) for m in mappings.mappings}
+    if not retypes and not mapped:
+        return Examined({}, slowly=False, mapped={})
+    turns = [r.snapshot_id for r in retypes]
+    suspects = await files.suspects(conn, table.id, table.paths, (min(turns), max(turns)) if turns else None)
+    looked_at = await footers.of(conn, [f for f in suspects if f.id not in unopened])
+    ids = frozenset(c.id for c in columns.columns)
+    misfits: dict[tuple[int, int], Unrepresentable] = {}
+    verdicts: dict[tuple[int, int | None, frozenset[int], int], Verdict] = {}
+    slowly = False
+    for file in suspects:
+        for first, end, index in _spans(file, schemas):
+            schema = schemas[index][1]
+            rewritten = file.row_id_start is None
+            retyped = frozenset(
+                r.column_id for r in retypes if r.affects(first, file.begin_snapshot, rewritten=rewritten)
+            )
+            if not isinstance(schema, Schema) or (file.mapping_id is None and not retyped):
+                continue
+            if file.id in unopened:
+                verdict = Verdict(unopened[file.id])
+            else:
+                # most files are stored alike, of which there is one description, and judged together
+                key = id(looked_at[file.id]), file.mapping_id, retyped, index
+                if key not in verdicts:
+                    own = None if file.mapping_id is None else mapped[file.mapping_id]
+                    verdicts[key] = judge(looked_at[file.id], schema, own, retyped, ids)
+                verdict = verdicts[key]
+            slowly = slowly or verdict.slowly
+            if verdict.misfit is not None:
+                misfits.setdefault((first, end), Unrepresentable(f"file {file.path}", verdict.misfit))
+    return Examined(misfits, slowly, mapped)
+
+
+def _spans(file: LakeFile, schemas: Sequence[tuple[int, Schema | Unrepresentable]]) -> Iterator[tuple[int, int, int]]:
+    """When the file was there under each of the schemas."""
+    ends = [*(since for since, _ in schemas[1:]), _ALWAYS]
+    for index, ((since, _), until) in enumerate(zip(schemas, ends, strict=True)):
+        first = max(since, file.begin_snapshot)
+        end = until if file.end_snapshot is None else min(until, file.end_snapshot)
+        if first < end:
+            yield first, end, index
+
+
+class _Misfit(Exception):
+    def __init__(self, path: Sequence[str], reason: str) -> None:
+        super().__init__(f"column {'.'.join(path)} {reason}")
+
+
+def judge(
+    parts: Sequence[Part],
+    schema: Schema,
+    own: Sequence[MappedField] | None,
+    retyped: frozenset[int],
+    ids: frozenset[int],
+) -> Verdict:
+    """Of a file that was added with the mapping `own`, or else of DuckLake's own file in which the columns `retyped`
+    may have another type. `ids` are those of all columns that the table ever had."""
+    fields = {field.id: field for field in schema.walk()}
+    try:
+        if own is None:
+            found = [((p.name,), p, p.id) for part in parts for p in part.walk() if p.id in retyped]
+        else:
+            with_ids = any(p.id is not None for part in parts for p in part.walk())
+            found = list(_mapped(parts, own, ids if with_ids else None, ()))
+            _check_required(schema, {column_id: part for _, part, column_id in found})
+        slowly = [_reads_slowly(path, part, fields[i]) for path, part, i in found if i in fields]
+    except _Misfit as e:
+        return Verdict(str(e))
+    return Verdict(slowly=any(slowly))
+
+
+def _mapped(
+    parts: Sequence[Part], own: Sequence[MappedField], ids: frozenset[int] | None, above: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Part, int]]:
+    """Every part of the table's, with its id; `ids` is None if the file has none of its own, and must then not have any
+    column beside."""
+    named = {name: field for field in own for name in field.names}
+    seen: set[str] = set()
+    for part in parts:
+        path = (*above, part.name)
+        if part.name in seen:
+            raise _Misfit(path, "is there twice")
+        seen.add(part.name)
+        field = named.get(part.name)
+        if field is None:
+            if ids is None:
+                raise _Misfit(path, "is not the table's")
+            if any(p.id is None or p.id in ids or p.id >= RESERVED_IDS for p in part.walk()):
+                raise _Misfit(path, "is not the table's, and its field id does not tell")
+            continue
+        if ids is not None and part.id != field.id:
+            raise _Misfit(path, f"has field id {part.id} there, and {field.id} in the table")
+        yield path, part, field.id
+        yield from _mapped(part.parts, field.fields, ids, path)
+
+
+def _check_required(schema: Schema, found: Mapping[int, Part]) -> None:
+    """DuckLake takes files with NULLs under NOT NULL; a reader that was told there are none may do anything."""
+    for field in schema.fields:
+        if not field.required:
+            continue
+        if field.id not in found:
+            if field.initial_default is None:
+                raise _Misfit((field.name,), "is NOT NULL, and the file does not have it")
+        elif found[field.id].nulls:
+            raise _Misfit((field.name,), "is NOT NULL, and the file may have NULLs")
+
+
+def _reads_slowly(path: Sequence[str], part: Part, field: Field) -> bool:
+    """Raises _Misfit if there is a reader that does not read it right at all."""
+    match field.type:
+        case Struct():
+            fits = part.kind == "struct"
+        case List():
+            fits = part.kind == "list"
+        case Map():
+            fits = part.kind == "map"
+        case str(name):
+            fits = _reads_as(part.kind, name)
+    if not fits:
+        raise _Misfit(path, f"is stored as {part.kind}, which not every Iceberg reader reads as {_text(field)}")
+    return field.type == "long" and part.kind in _ANNOTATED
+
+
+def _reads_as(stored: str, primitive: str) -> bool:
+    wanted = _DECIMAL.fullmatch(primitive)
+    if wanted is None:
+        return stored in _READ_AS.get(primitive, ())
+    found = _STORED_DECIMAL.fullmatch(stored)
+    return found is not None and found[2] == wanted[2] and int(found[1]) <= int(wanted[1])
+
+
+def _text(field: Field) -> str:
+    return field.type if isinstance(field.type, str) else type(field.type).__name__.lower()

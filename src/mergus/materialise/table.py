@@ -1,0 +1,295 @@
+"""A table as Iceberg sees it, whole: every snapshot that can be shown, with the objects behind it written.
+
+`Materialiser.table` is the one way for everybody who needs that. It reads one state of the lake, makes the chain of the
+newest snapshot from the nearest one that is there, and then those of older snapshots that have none, or whose files a
+merge has taken away. What takes longer than `patience` is left for another call: a snapshot is listed as soon as it can
+be read, and nobody waits for history.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mergus.annex import chains as annex_chains
+from mergus.annex import tables as annex_tables
+from mergus.annex.chains import Chain
+from mergus.ducklake import snapshots
+from mergus.ducklake.changes import LAYOUT
+from mergus.ducklake.connect import Conn, Pool, connection, one_state
+from mergus.ducklake.inlined import Unreadable
+from mergus.ducklake.places import same_places, still_readable
+from mergus.ducklake.snapshots import Snapshot
+from mergus.errors import InternalServerError, ServiceUnavailable, Unsupported
+from mergus.iceberg.manifest import DELETED
+from mergus.logs import log
+from mergus.materialise import chain as chains
+from mergus.materialise import reading
+from mergus.materialise.chain import Goal, Start, Workshop
+from mergus.materialise.deletes import DeletedRows
+from mergus.materialise.footers import Footers, Unread
+from mergus.materialise.layout import ManifestName
+from mergus.materialise.manifests import Damaged, Manifests
+from mergus.materialise.reading import Known, Place, Shown, TableReading, schema_text
+from mergus.metrics import MATERIALISED
+from mergus.storage.location import Location
+from mergus.storage.objects import Objects
+
+FLUSHES: Final = frozenset({"inline_flush", "flushed_inlined"})
+ATTEMPTS: Final = 3
+
+Rendered = dict[int, tuple[tuple[Snapshot, str, int | None, int], dict[str, Any]]]
+# of the tables that were read last, what the next reading need not ask for
+KEPT_TABLES: Final = 1000
+# of the objects behind a table, so many are looked for when a process first sees it
+CHECKED: Final = 1000
+CHECKED_AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Materialised:
+    """A table with the chains of its snapshots, of those that are made."""
+
+    reading: TableReading
+    schema_ids: dict[str, int]
+    chains: dict[int, Chain]
+    # snapshots as JSON, with what they were made of: kept from one time to the next
+    rendered: Rendered
+
+    @property
+    def listed(self) -> list[Shown]:
+        return [s for s in self.reading.shown if s.snapshot.id in self.chains]
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.listed) == len(self.reading.shown)
+
+    def schema_id(self, shown: Shown) -> int:
+        return self.schema_ids[shown.schema_text]
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is known of a table from the last time."""
+
+    known: Known
+    format_version: int
+    chains: dict[int, Chain]
+    rendered: Rendered
+
+
+@dataclass(slots=True)
+class Materialiser:
+    pool: Pool
+    objects: Objects
+    place: Place
+    patience: float
+    shop: Workshop = field(init=False)
+    _memory: dict[int, _Memory] = field(default_factory=dict[int, _Memory])
+    _checked: set[int] = field(default_factory=set[int])
+
+    def __post_init__(self) -> None:
+        footers = Footers(self.pool, self.objects)
+        self.shop = Workshop(self.objects, Manifests(self.objects), DeletedRows(self.objects), footers)
+
+    async def table(self, table_id: int, patience: float | None = None) -> Materialised:
+        missing: FileNotFoundError | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                return await self._looked_at(table_id, self.patience if patience is None else patience)
+            except Damaged as e:
+                log.warning("what was made of table %s is made again: %s", table_id, e)
+                await self._distrust(table_id)
+            except FileNotFoundError as e:
+                # DuckLake may have cleaned a file up that it named a moment ago
+                missing = e
+            except Unreadable as e:
+                raise Unsupported(f"The table cannot be shown as Iceberg: {e}") from e
+        if missing is not None:
+            raise InternalServerError("A file of the table that DuckLake names is missing") from missing
+        raise ServiceUnavailable("Objects of the table are missing as soon as they are written; try again")
+
+    async def _distrust(self, table_id: int) -> None:
+        self._memory.pop(table_id, None)
+        async with connection(self.pool) as conn:
+            await annex_chains.forget(conn, table_id)
+
+    async def _looked_at(self, table_id: int, patience: float) -> Materialised:
+        """With what only its files can tell, which is asked of them outside of any transaction."""
+        unopened: dict[int, str] = {}
+        while True:
+            try:
+                return await self._table(table_id, patience, unopened)
+            except Unread as e:
+                unopened |= await self.shop.footers.read(e.files)
+
+    async def _table(self, table_id: int, patience: float, unopened: Mapping[int, str]) -> Materialised:
+        memory = self._memory.get(table_id)
+        async with one_state(self.pool) as conn:
+            if memory is not None and not await snapshots.is_still(conn, memory.known.head):
+                memory = None
+            known = memory.known if memory else None
+            found = await reading.read(conn, self.place, table_id, known, self.shop.footers, unopened)
+            schema_ids = await annex_tables.read_schemas(conn, table_id)
+            made = await self._made(conn, found, memory)
+            head: tuple[Goal, Start, chains.Reading] | None = None
+            todo = _todo(found, made)
+            if found.shown and found.shown[-1] in todo:
+                goal = _goal(found.shown[-1], schema_ids)
+                start = await self._start(found, goal, made)
+                head = goal, start, await chains.read(conn, found.view, goal, start)
+        if table_id not in self._checked:
+            await self._check(made)
+            self._checked.add(table_id)
+        schema_ids = await self._number_schemas(found, schema_ids)
+        if head is not None:
+            _, start, read = head
+            goal = _goal(found.shown[-1], schema_ids)
+            await self._make(found, made, goal, start, read)
+        await self._history(found, made, schema_ids, todo, time.monotonic() + patience)
+        version = found.view.format_version
+        rendered = memory.rendered if memory and memory.format_version == version else {}
+        self._remember(table_id, _Memory(found.known, version, made, rendered))
+        return Materialised(found, schema_ids, _valid(found, made), rendered)
+
+    async def _made(self, conn: Conn, found: TableReading, memory: _Memory | None) -> dict[int, Chain]:
+        """The chains that there are. Those that this process knows are not asked for again."""
+        view = found.view
+        times = {s.snapshot.id: s.snapshot.time for s in found.shown}
+        known = memory.chains if memory and memory.format_version == view.format_version else {}
+        newest = max(known.keys() & times.keys(), default=None)
+        fresh = await self._stored(conn, found, [i for i in times if i not in known or i == newest])
+        if newest is not None and not _is_same(fresh.get(newest), known[newest]):
+            # another process has made it again, or thrown it away; what this one knows of others may be as old
+            known, fresh = {}, await self._stored(conn, found, list(times))
+        every = {**known, **fresh}
+        if any(chain.as_of > found.head.snapshot_id for chain in every.values()):
+            raise Damaged("it knows of snapshots that are gone")
+        return {
+            i: chain
+            for i, chain in every.items()
+            if times.get(i) == chain.snapshot_time and still_readable(chain.layout, view.places.key)
+        }
+
+    async def _stored(self, conn: Conn, found: TableReading, ids: Sequence[int]) -> dict[int, Chain]:
+        view = found.view
+        stored = await annex_chains.read(conn, view.table.id, view.format_version, ids) if ids else []
+        return {chain.snapshot_id: chain for chain in stored}
+
+    async def _check(self, made: dict[int, Chain]) -> None:
+        """Once in a process: whether all objects of ours behind the newest chain are there, whole, and the manifest
+        lists of the others. Raises Damaged; nobody else would notice before a reader does."""
+        sizes: dict[str, int | None] = {}
+        for chain in sorted(made.values(), key=lambda c: -c.snapshot_id)[:CHECKED]:
+            if not sizes:
+                for file in await self.shop.manifests.read_list(chain.manifest_list):
+                    sizes[file.manifest_path] = file.manifest_length
+                    name = ManifestName.of(file.manifest_path)
+                    if name is not None and (name.kind, name.content) != ("files", "data"):
+                        live = [e.data_file for e in await self.shop.manifests.read(file) if e.status != DELETED]
+                        sizes |= {f.file_path: f.file_size_in_bytes for f in live}
+            sizes[chain.manifest_list] = None
+        turns = asyncio.Semaphore(CHECKED_AT_ONCE)
+
+        async def one(path: str, wanted: int | None) -> None:
+            async with turns:
+                size = await self.objects.size(Location.parse(path))
+            if size is None or size != (wanted or size):
+                raise Damaged(f"missing or cut off: {path}")
+
+        await asyncio.gather(*(one(path, size) for path, size in list(sizes.items())[:CHECKED]))
+
+    async def _start(self, found: TableReading, goal: Goal, made: dict[int, Chain]) -> Start:
+        """The nearest chain to begin with: the snapshot's own, from before a merge, or an older one."""
+        key = found.view.places.within(goal.schema).key
+        usable = [c for i, c in made.items() if i <= goal.id and same_places(c.layout, key)]
+        base = max(usable, key=lambda c: c.snapshot_id, default=None)
+        if base is None:
+            return Start()
+        # of all snapshots, shown or not; what expired may have been among those that the base knew
+        after = [s for s in found.known.snapshots if s.id > base.snapshot_id]
+        return await chains.start(
+            self.shop,
+            base,
+            goal,
+            in_the_past=any(s.id <= base.as_of or s.after_gap for s in after),
+            flushed=any(s.after_gap or s.words & FLUSHES for s in after if s.id > base.as_of),
+            vanished=[span for span in found.merges if span[1] > base.as_of],
+        )
+
+    async def _make(
+        self, found: TableReading, made: dict[int, Chain], goal: Goal, start: Start, read: chains.Reading
+    ) -> None:
+        chain = await chains.write(self.shop, found.view, goal, start, read)
+        async with connection(self.pool) as conn:
+            await annex_chains.write(conn, found.view.table.id, found.view.format_version, [chain])
+        made[goal.id] = chain
+        MATERIALISED.inc()
+
+    async def _history(
+        self,
+        found: TableReading,
+        made: dict[int, Chain],
+        schema_ids: dict[str, int],
+        todo: Sequence[Shown],
+        deadline: float,
+    ) -> None:
+        """Older snapshots, oldest first: each is the next one's base."""
+        for shown in todo:
+            if shown is found.shown[-1]:
+                continue
+            if time.monotonic() > deadline:
+                return
+            goal = _goal(shown, schema_ids)
+            start = await self._start(found, goal, made)
+            async with one_state(self.pool) as conn:
+                if await self._has_moved(conn, found):
+                    return
+                read = await chains.read(conn, found.view, goal, start)
+            await self._make(found, made, goal, start, read)
+
+    async def _has_moved(self, conn: Conn, found: TableReading) -> bool:
+        """Whether history was rewritten since the reading: what is made of two states of the lake must not see that."""
+        head = await snapshots.head(conn)
+        if head.epoch != found.head.epoch or not await snapshots.is_still(conn, found.head):
+            return True
+        if head.snapshot_id == found.head.snapshot_id:
+            return False
+        return bool(await snapshots.words_since(conn, found.view.table.id, found.head.snapshot_id) & LAYOUT)
+
+    async def _number_schemas(self, found: TableReading, known: dict[str, int]) -> dict[str, int]:
+        texts = [schema_text(schema) for schema in found.schemas]
+        if all(text in known for text in texts):
+            return known
+        async with connection(self.pool) as conn:
+            return await annex_tables.add_schemas(conn, found.view.table.id, texts)
+
+    def _remember(self, table_id: int, memory: _Memory) -> None:
+        self._memory.pop(table_id, None)
+        self._memory[table_id] = memory
+        if len(self._memory) > KEPT_TABLES:
+            self._memory.pop(next(iter(self._memory)))
+
+
+def _goal(shown: Shown, schema_ids: dict[str, int]) -> Goal:
+    # a schema without a number is new: nothing was made for it
+    return Goal(shown.snapshot, shown.parent, shown.schema, schema_ids.get(shown.schema_text, -1))
+
+
+def _is_same(stored: Chain | None, known: Chain) -> bool:
+    return stored is not None and (stored.manifest_list, stored.as_of) == (known.manifest_list, known.as_of)
+
+
+def _is_stale(chain: Chain, merges: Sequence[tuple[int, int]]) -> bool:
+    """Whether a merge has taken files away that the chain lists."""
+    return any(first <= chain.snapshot_id < merge and merge > chain.as_of for first, merge in merges)
+
+
+def _valid(found: TableReading, made: dict[int, Chain]) -> dict[int, Chain]:
+    return {i: chain for i, chain in made.items() if not _is_stale(chain, found.merges)}
+
+
+def _todo(found: TableReading, made: dict[int, Chain]) -> list[Shown]:
+    valid = _valid(found, made)
+    return [s for s in found.shown if s.snapshot.id not in valid]
