@@ -129,6 +129,26 @@ class Settings(BaseSettings):
         "embedded store of `mergus dev`. An existing lake has its own, and anything else is refused.",
     )
 
+    iceberg_path: str | None = Field(
+        None,
+        description="Where Iceberg metadata, delete files and inlined rows go, in a directory for each table. Must lie "
+        "outside of the data path, where DuckLake deletes Parquet files that it does not know. Default: beside the "
+        "data path, with `-iceberg` after its name.",
+    )
+    format_version: int = Field(
+        2,
+        ge=2,
+        le=3,
+        description="Iceberg format version of tables that do not say theirs (`mergus.format-version`) and do not need "
+        "version 3.",
+    )
+    history_patience: float = Field(
+        2,
+        ge=0,
+        description="Seconds for which the first load of a table waits for its older snapshots; the rest follows.",
+    )
+    cached_tables: int = Field(10_000, ge=1, description="Tables whose answers a server process keeps ready.")
+
     postgres_dsn: SecretStr | None = Field(
         None,
         description="Postgres that holds the DuckLake catalog, as URI or `key=value` string. `mergus dev` "

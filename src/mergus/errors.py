@@ -8,8 +8,10 @@
         ├── NotFound                     404  NotFoundException
         │   ├── NoSuchWarehouse          404  NoSuchWarehouseException
         │   ├── NoSuchNamespace          404  NoSuchNamespaceException
-        │   └── NoSuchTable              404  NoSuchTableException
+        │   ├── NoSuchTable              404  NoSuchTableException
+        │   └── NoSuchSnapshot           404  NoSuchSnapshotException
         ├── MethodNotAllowed             405  MethodNotAllowedException
+        ├── Unsupported                  406  UnsupportedOperationException
         ├── Conflict                     409
         │   ├── AlreadyExists            409  AlreadyExistsException
         │   └── NamespaceNotEmpty        409  NamespaceNotEmptyException
@@ -72,9 +74,20 @@ class NoSuchTable(NotFound):
     type = "NoSuchTableException"
 
 
+class NoSuchSnapshot(NotFound):
+    type = "NoSuchSnapshotException"
+
+
 class MethodNotAllowed(ApiError):
     status = 405
     type = "MethodNotAllowedException"
+
+
+class Unsupported(ApiError):
+    """Something that is there and cannot be shown or done as Iceberg has it; the message says what and why."""
+
+    status = 406
+    type = "UnsupportedOperationException"
 
 
 class Conflict(ApiError):

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from mergus.access.context import RequestContext
 from mergus.annex import catalog
 from mergus.catalog.paging import Fetch, PageRequest, PageTokens
+from mergus.catalog.served_tables import ServedTables
+from mergus.catalog.table_cache import TableCache
 from mergus.config import Settings
 from mergus.ducklake import commit
 from mergus.ducklake.commit import Commit, CommitInfo
-from mergus.ducklake.connect import Conn, Pool, connection, open_pool
+from mergus.ducklake.connect import Conn, Pool, Watch, connection, open_pool
 from mergus.ducklake.metadata import check_served
 from mergus.errors import ServiceUnavailable
+from mergus.materialise.layout import root_beside
+from mergus.materialise.reading import Place
+from mergus.materialise.table import Materialiser
 from mergus.metrics import COMMITS, POOL_IDLE, POOL_SIZE, POOL_WAITING
 from mergus.storage.objects import Objects
 
@@ -28,8 +33,25 @@ class Lake:
     settings: Settings
     pool: Pool
     objects: Objects
+    watch: Watch
     _writers: asyncio.Semaphore
     _page_tokens: PageTokens | None = None
+    _tables: ServedTables | None = None
+
+    @property
+    def tables_if_known(self) -> ServedTables | None:
+        return self._tables
+
+    async def tables(self) -> ServedTables:
+        """Made when they are first asked for: where a lake keeps its data, it says itself."""
+        if self._tables is None:
+            async with self.read() as conn:
+                metadata = await check_served(conn, self.settings.metadata_schema)
+            root = root_beside(metadata.location, self.settings.iceberg_path)
+            place = Place(self.settings.metadata_schema, root, self.settings.format_version)
+            materialiser = Materialiser(self.pool, self.objects, place, self.settings.history_patience)
+            self._tables = ServedTables(self.pool, materialiser, TableCache(self.watch, self.settings.cached_tables))
+        return self._tables
 
     def read(self) -> AbstractAsyncContextManager[Conn]:
         return connection(self.pool)
@@ -104,12 +126,14 @@ async def open_lake(settings: Settings) -> AsyncGenerator[Lake]:
     pool = open_pool(settings)
     await pool.open(wait=False)
     writers = asyncio.Semaphore(max(1, settings.pool_max - FOR_READERS))
-    lake = Lake(settings, pool, Objects(settings), writers)
+    watch = Watch(settings)
+    lake = Lake(settings, pool, Objects(settings), watch, writers)
     observer = asyncio.create_task(_observe(lake))
     try:
         yield lake
     finally:
         observer.cancel()
+        await watch.close()
         await pool.close()
 
 

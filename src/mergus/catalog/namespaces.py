@@ -10,10 +10,10 @@ from uuid import uuid4
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
 from mergus.annex import namespace_properties as properties
+from mergus.catalog.find import find_namespace
 from mergus.catalog.lake import Lake
 from mergus.catalog.paging import PageRequest
 from mergus.ducklake import schemas
-from mergus.ducklake.connect import Conn
 from mergus.ducklake.schemas import Schema
 from mergus.errors import (
     AlreadyExists,
@@ -34,15 +34,6 @@ class PropertiesUpdate:
     updated: list[str]
     removed: list[str]
     missing: list[str]
-
-
-async def find_namespace(conn: Conn, namespace: Namespace) -> Schema | None:
-    """Its schema; None if it is there only as a parent; NoSuchNamespace if it is not there."""
-    if namespace.can_exist:
-        schema = await schemas.find(conn, namespace.schema_name)
-        if schema is not None or await schemas.has_children(conn, namespace.schema_name):
-            return schema
-    raise NoSuchNamespace(f"Namespace does not exist: {namespace}")
 
 
 async def list_namespaces(

@@ -2,11 +2,10 @@
 
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
+from mergus.catalog.find import find_namespace, find_table
 from mergus.catalog.lake import Lake
-from mergus.catalog.namespaces import find_namespace
 from mergus.catalog.paging import PageRequest
 from mergus.ducklake import tables
-from mergus.errors import NoSuchNamespace, NoSuchTable
 from mergus.iceberg.namespace import Namespace
 
 
@@ -27,9 +26,4 @@ async def list_tables(
 async def table_exists(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str) -> None:
     await authorise(ctx, namespace)
     async with lake.read() as conn:
-        try:
-            schema = await find_namespace(conn, namespace)
-        except NoSuchNamespace as e:
-            raise NoSuchTable(f"Table does not exist: {namespace}.{name}") from e
-        if schema is None or "\0" in name or not await tables.exists(conn, schema.schema_id, name):
-            raise NoSuchTable(f"Table does not exist: {namespace}.{name}")
+        await find_table(conn, namespace, name)

@@ -7,8 +7,12 @@ writes one log line and one observation. Plain ASGI: an answer passes through wi
 import logging
 import re
 import time
+from collections.abc import Iterator
+from functools import cache
+from itertools import count
 from uuid import uuid4
 
+from prometheus_client import Counter, Histogram
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mergus import logs
 from mergus.errors import PayloadTooLarge
 from mergus.metrics import IN_FLIGHT, LATENCY, REQUESTS
-from mergus.rest import errors
+from mergus.rest import errors, ready_tables
 
 REQUEST_ID_HEADER = "X-Request-ID"
 OPERATION = "mergus.operation"
@@ -24,7 +28,7 @@ REQUEST_ID = "mergus.request_id"
 
 # A client's own id is taken over only if it cannot do harm in a log.
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-# Probes and scrapes come every few seconds and would drown the rest.
+# Probes and scrapes come every few seconds and would drown the rest; so would loads of tables that have not changed.
 _QUIET = {"healthz", "readyz", "metrics"}
 
 
@@ -32,6 +36,8 @@ class Boundary:
     def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._ids = _request_ids()
+        self._ready_tables = ready_tables.ReadyTables()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -39,11 +45,16 @@ class Boundary:
             return
         headers = dict(scope["headers"])
         given = headers.get(REQUEST_ID_HEADER.lower().encode(), b"")
-        rid = given.decode() if _REQUEST_ID.fullmatch(given) else str(uuid4())
+        rid = given.decode() if _REQUEST_ID.fullmatch(given) else next(self._ids)
         scope[REQUEST_ID] = rid
         scope[OPERATION] = "unknown"
         scope["path"] = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
         logs.request_id.set(rid)
+        start = time.perf_counter()
+        if scope["method"] == "GET" and (status := await self._ready_tables.answer(scope, headers, rid, send)):
+            scope[OPERATION] = ready_tables.OPERATION
+            self._observe(scope, status, time.perf_counter() - start, quiet=True)
+            return
         status = 0
 
         async def numbered_send(message: Message) -> None:
@@ -53,7 +64,6 @@ class Boundary:
                 message["headers"] = [*message["headers"], (REQUEST_ID_HEADER.lower().encode(), rid.encode())]
             await send(message)
 
-        start = time.perf_counter()
         IN_FLIGHT.inc()
         try:
             declared = headers.get(b"content-length", b"0")
@@ -69,7 +79,8 @@ class Boundary:
                 await errors.unexpected()(scope, receive, numbered_send)
         finally:
             IN_FLIGHT.dec()
-            self._observe(scope, status, time.perf_counter() - start)
+            quiet = scope[OPERATION] in _QUIET and status < 400
+            self._observe(scope, status, time.perf_counter() - start, quiet=quiet)
 
     def _too_large(self) -> PayloadTooLarge:
         return PayloadTooLarge(f"The request body is larger than {self._max_body_bytes} bytes")
@@ -88,11 +99,13 @@ class Boundary:
 
         return bounded_receive
 
-    def _observe(self, scope: Scope, status: int, seconds: float) -> None:
+    def _observe(self, scope: Scope, status: int, seconds: float, *, quiet: bool) -> None:
         operation = scope[OPERATION]
-        REQUESTS.labels(operation, status).inc()
-        LATENCY.labels(operation).observe(seconds)
-        level = logging.DEBUG if operation in _QUIET and status < 400 else logging.INFO
+        _requests(operation, status).inc()
+        _latency(operation).observe(seconds)
+        level = logging.DEBUG if quiet else logging.INFO
+        if not logs.log.isEnabledFor(level):
+            return
         fields = {
             "operation": operation,
             "method": scope["method"],
@@ -101,3 +114,20 @@ class Boundary:
             "milliseconds": round(seconds * 1000, 2),
         }
         logs.log.log(level, "request", extra={"fields": fields})
+
+
+def _request_ids() -> Iterator[str]:
+    """Unlike those of any other process, and cheap."""
+    own = uuid4().hex[:16]
+    return (f"{own}-{number:x}" for number in count(1))
+
+
+# finding a metric by its labels costs more than counting
+@cache
+def _requests(operation: str, status: int) -> Counter:
+    return REQUESTS.labels(operation, status)
+
+
+@cache
+def _latency(operation: str) -> Histogram:
+    return LATENCY.labels(operation)

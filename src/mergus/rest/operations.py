@@ -36,6 +36,7 @@ OPERATIONS = (
     Operation("dropNamespace", "DELETE", _N, namespaces.drop_namespace),
     Operation("updateProperties", "POST", f"{_N}/properties", namespaces.update_properties),
     Operation("listTables", "GET", f"{_N}/tables", tables.list_tables),
+    Operation("loadTable", "GET", f"{_N}/tables/{{table}}", tables.load_table),
     Operation("tableExists", "HEAD", f"{_N}/tables/{{table}}", tables.table_exists),
     Operation("healthz", "GET", "/healthz", health.healthz, announced=False),
     Operation("readyz", "GET", "/readyz", health.readyz, announced=False),

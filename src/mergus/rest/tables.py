@@ -1,8 +1,12 @@
 """`/v1/{prefix}/namespaces/{namespace}/tables…`."""
 
-from fastapi import Response
+from typing import Annotated, Literal
+
+from fastapi import Query, Request, Response
 
 from mergus.catalog import tables
+from mergus.catalog.load_table import load_table as load
+from mergus.rest.ready_tables import answer_with
 from mergus.rest.request import Context, Page, PathNamespace, PathTable, PrefixLake, json_response, no_content
 
 
@@ -17,3 +21,19 @@ async def list_tables(lake: PrefixLake, ctx: Context, namespace: PathNamespace, 
 async def table_exists(lake: PrefixLake, ctx: Context, namespace: PathNamespace, table: PathTable) -> Response:
     await tables.table_exists(lake, ctx, namespace, table)
     return no_content()
+
+
+async def load_table(
+    request: Request,
+    lake: PrefixLake,
+    ctx: Context,
+    namespace: PathNamespace,
+    table: PathTable,
+    snapshots: Annotated[Literal["all", "refs"], Query()] = "all",
+    snapshot_id: Annotated[int | None, Query(alias="snapshot-id", ge=0, lt=2**63)] = None,
+) -> Response:
+    body = await load(lake, ctx, namespace, table, snapshots, snapshot_id)
+    status, headers, data = await answer_with(body, dict(request.scope["headers"]))
+    response = Response(data, status)
+    response.raw_headers = headers
+    return response

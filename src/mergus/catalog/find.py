@@ -1,0 +1,27 @@
+"""Names to ids: the schema of a namespace, the id of a table."""
+
+from mergus.ducklake import schemas, tables
+from mergus.ducklake.connect import Conn
+from mergus.ducklake.schemas import Schema
+from mergus.errors import NoSuchNamespace, NoSuchTable
+from mergus.iceberg.namespace import Namespace
+
+
+async def find_namespace(conn: Conn, namespace: Namespace) -> Schema | None:
+    """Its schema; None if it is there only as a parent; NoSuchNamespace if it is not there."""
+    if namespace.can_exist:
+        schema = await schemas.find(conn, namespace.schema_name)
+        if schema is not None or await schemas.has_children(conn, namespace.schema_name):
+            return schema
+    raise NoSuchNamespace(f"Namespace does not exist: {namespace}")
+
+
+async def find_table(conn: Conn, namespace: Namespace, name: str) -> int:
+    try:
+        schema = await find_namespace(conn, namespace)
+    except NoSuchNamespace as e:
+        raise NoSuchTable(f"Table does not exist: {namespace}.{name}") from e
+    found = None if schema is None or "\0" in name else await tables.find(conn, schema.schema_id, name)
+    if found is None:
+        raise NoSuchTable(f"Table does not exist: {namespace}.{name}")
+    return found

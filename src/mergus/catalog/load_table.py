@@ -1,0 +1,116 @@
+"""LoadTable: freshness check → cached bytes, or materialise what is missing → bytes."""
+
+import asyncio
+import hashlib
+import time
+from dataclasses import replace
+from typing import Final
+
+import orjson
+
+from mergus.access.authorise import authorise
+from mergus.access.context import RequestContext
+from mergus.catalog.lake import Lake
+from mergus.catalog.served_tables import ServedTables
+from mergus.catalog.table_cache import Answer, Body, Snapshots
+from mergus.ducklake.snapshots import Head, exists
+from mergus.errors import NoSuchSnapshot, ServiceUnavailable, Unsupported
+from mergus.iceberg.namespace import Namespace
+from mergus.materialise.metadata import at_snapshot, earlier, refs_only, render
+from mergus.materialise.metadata_file import Written
+
+# DuckDB's iceberg extension takes the last snapshot of the log that is not later than its own clock says.
+GOES_BY_ITS_CLOCK: Final = "duckdb/"
+CLOCK_TOLERANCE_MS: Final = 10_000
+# Longer lists of snapshots are rendered in a thread.
+RENDERED_AT_ONCE: Final = 100
+# How long one who asks for a certain snapshot waits for history to be made.
+HISTORY_SECONDS: Final = 10.0
+
+
+async def load_table(
+    lake: Lake,
+    ctx: RequestContext,
+    namespace: Namespace,
+    name: str,
+    snapshots: Snapshots,
+    snapshot_id: int | None,
+) -> Body:
+    served = await lake.tables()
+    # asked before the lake is looked at: the answer then knows of it
+    known = snapshot_id is not None and await _exists(lake, snapshot_id)
+    head = await served.look()
+    table_id = await served.resolve(namespace, name, head)
+    await authorise(ctx, namespace)
+    early = _goes_by_its_clock(ctx)
+    if snapshot_id is None:
+        return await _body(await served.answer(table_id, head), snapshots, early=early)
+    if not known:
+        raise NoSuchSnapshot(f"Snapshot {snapshot_id} does not exist, or has expired")
+    written = await _pinned(served, table_id, head, snapshot_id)
+    if written is None:
+        raise NoSuchSnapshot(f"Table {namespace}.{name} has no rows at snapshot {snapshot_id}")
+    return await asyncio.to_thread(_render, written, snapshots, early)
+
+
+async def _exists(lake: Lake, snapshot_id: int) -> bool:
+    async with lake.read() as conn:
+        return await exists(conn, snapshot_id)
+
+
+async def _pinned(served: ServedTables, table_id: int, head: Head, snapshot_id: int) -> Written | None:
+    """The table as it was at a snapshot of the lake: at its own last one before. What is listed may be less than there
+    is, and the last one of that would be another state."""
+    deadline = time.monotonic() + HISTORY_SECONDS
+    while True:
+        answer = await served.answer(table_id, head)
+        nearest = max((i for i in answer.snapshots if i <= snapshot_id), default=None)
+        if nearest is None:
+            return None
+        pinned = at_snapshot(answer.written.metadata, nearest)
+        if pinned is not None and pinned.current_snapshot_id == nearest:
+            return replace(answer.written, metadata=pinned)
+        if answer.is_complete:
+            raise Unsupported(f"At snapshot {snapshot_id} the table cannot be shown as Iceberg")
+        if time.monotonic() > deadline:
+            raise ServiceUnavailable("The table's history is still being made; try again")
+        await served.complete(table_id, deadline - time.monotonic())
+        head = await served.look()
+
+
+async def load_cached(
+    lake: Lake, ctx: RequestContext, namespace: Namespace, name: str, snapshots: Snapshots
+) -> Body | None:
+    """The same, if it needs nothing but the freshness check; None if it needs more."""
+    served = lake.tables_if_known
+    if served is None:
+        return None
+    await served.look()
+    table_id = served.cache.table_id(namespace.schema_name, name)
+    answer = None if table_id is None else served.cache.answer(table_id)
+    if answer is None:
+        return None
+    await authorise(ctx, namespace)
+    return answer.bodies.get((snapshots, _goes_by_its_clock(ctx)))
+
+
+def _goes_by_its_clock(ctx: RequestContext) -> bool:
+    return (ctx.user_agent or "").startswith(GOES_BY_ITS_CLOCK)
+
+
+async def _body(answer: Answer, snapshots: Snapshots, *, early: bool) -> Body:
+    key = (snapshots, early)
+    if key not in answer.bodies:
+        long = len(answer.written.metadata.snapshots) > RENDERED_AT_ONCE
+        written = answer.written
+        answer.bodies[key] = await asyncio.to_thread(_render, written, *key) if long else _render(written, *key)
+    return answer.bodies[key]
+
+
+def _render(written: Written, snapshots: Snapshots, early: bool) -> Body:
+    described = written.metadata
+    shown = refs_only(described) if snapshots == "refs" else described
+    metadata = render(earlier(shown, CLOCK_TOLERANCE_MS) if early else shown)
+    location = written.location
+    plain = orjson.dumps({"metadata-location": location, "metadata": orjson.Fragment(metadata), "config": {}})
+    return Body(hashlib.sha256(plain).hexdigest()[:32], plain)
