@@ -4,51 +4,16 @@ Reads are compared with a bare ASGI app on the same uvicorn; creations with a Du
 lake of its own through the extension. Ratios are what counts: absolute figures are those of the machine at that moment.
 """
 
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 from tests.support import lakes, servers
 
 from bench import load
-from mergus.embedded.state import free_port
-from mergus.process import end_with_parent
+from bench.servers import floor_server
 
 SECONDS = 4.0
-
-
-@contextmanager
-def floor_server() -> Iterator[int]:
-    port = free_port()
-    options = [
-        "--loop",
-        "uvloop",
-        "--http",
-        "httptools",
-        "--no-access-log",
-        "--log-level",
-        "error",
-        "--lifespan",
-        "off",
-    ]
-    command = [sys.executable, "-m", "uvicorn", "bench.floor:app", "--port", str(port), *options]
-    process = subprocess.Popen(command, preexec_fn=end_with_parent)
-    try:
-        while True:
-            try:
-                httpx.get(f"http://127.0.0.1:{port}")
-                break
-            except httpx.TransportError:
-                time.sleep(0.05)
-        yield port
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def reads(port: int, floor: int) -> None:
