@@ -16,7 +16,7 @@ from mergus.serve import environment
 from tests.support import lakes
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ["serve", "init", "doctor", "dev", "config", "smoke", "backends"]
+COMMANDS = ["serve", "init", "doctor", "dev", "config", "properties", "smoke", "backends"]
 
 
 def mergus(*args: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -140,6 +140,31 @@ def config(markdown: bool) -> None:
 
 
 @main.command()
+@click.argument("namespace")
+@click.argument("table")
+@click.option("--set", "settings_", multiple=True, metavar="KEY=VALUE", help="Set a property; may be given again.")
+@click.option("--unset", multiple=True, metavar="KEY", help="Remove a property; may be given again.")
+def properties(namespace: str, table: str, settings_: tuple[str, ...], unset: tuple[str, ...]) -> None:
+    """Show or change the Iceberg properties of a table.
+
+    NAMESPACE is its DuckLake schema. `mergus.format-version` chooses the Iceberg format version, 2 or 3, and
+    `commit.manifest.*` how manifests are merged; readers see all others as they are. Servers know at once.
+    """
+    import asyncio
+
+    from mergus.catalog.table_properties import change
+
+    changes: dict[str, str | None] = dict.fromkeys(unset)
+    for text in settings_:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--set")
+        changes[key] = value
+    for key, value in asyncio.run(change(load_settings(), namespace, table, changes)).items():
+        click.echo(f"{key}={value}")
+
+
+@main.command()
 @click.option("--uri", help="Server to check.  [MERGUS_URI; else the one that `mergus dev` runs here]")
 def smoke(uri: str | None) -> None:
     """Check a running server end to end, in seconds.

@@ -58,9 +58,24 @@ def _namespace_steps(catalog: str, name: str, lake: duckdb.DuckDBPyConnection | 
     loaded = _ask("GET", f"{catalog}/namespaces/{name}", 200)["properties"]
     _expect("property stage", loaded.get("stage"), "test")
     yield "its properties are kept"
+    if lake is not None:
+        yield from _table_steps(catalog, name, lake)
     error = _ask("POST", f"{catalog}/namespaces", 409, {"namespace": [name]})["error"]
     _expect("error of a second creation", error["type"], "AlreadyExistsException")
     yield "a second creation is refused"
+
+
+def _table_steps(catalog: str, name: str, lake: duckdb.DuckDBPyConnection) -> Iterator[str]:
+    table = f"{session.identifier(name)}.numbers"
+    # some rows stay in Postgres, others go to a file
+    lake.execute(f"CREATE TABLE {table} AS SELECT range AS n FROM range(100)")
+    lake.execute(f"INSERT INTO {table} VALUES (100)")
+    loaded = _ask("GET", f"{catalog}/namespaces/{name}/tables/numbers", 200)["metadata"]
+    shown = {s["snapshot-id"]: int(s["summary"]["total-records"]) for s in loaded["snapshots"]}
+    _expect("rows of a table that DuckDB wrote", shown[loaded["current-snapshot-id"]], 101)
+    yield "a table that DuckDB writes is an Iceberg table at once"
+    lake.execute(f"DROP TABLE {table}")
+    _ask("HEAD", f"{catalog}/namespaces/{name}/tables/numbers", 404)
 
 
 @contextmanager

@@ -353,7 +353,9 @@ class TestLifeCycle:
         with running(clean_env(tmp_path / "state")) as dev:
             env = {**dev.env, **dev.connection}
             run_python(texts[0], env)
-            assert run_python(texts[1], env).strip() == texts[1].rpartition("# ")[2].strip()
+            said = re.findall(r"# (.*)", texts[1])
+            assert len(said) == 2
+            assert run_python(texts[1], env).splitlines() == said
 
     def test_a_file_warehouse_needs_no_s3(self, tmp_path: Path) -> None:
         place = tmp_path / "ware house"
@@ -363,7 +365,10 @@ class TestLifeCycle:
             out = run_python(dev.block("DuckDB, straight to the lake") + USE_IT, {**dev.env, **dev.connection})
             assert "499500" in out
             assert list((place / "data" / "main" / "t").glob("*.parquet"))
-            assert run_python(dev.block("PyIceberg"), {**dev.env, **dev.connection}).strip() == "[('main',)]"
+            env = {**dev.env, **dev.connection}
+            assert run_python(dev.block("PyIceberg"), env).strip() == "[('main',)]"
+            read = dev.block("PyIceberg") + "print(sum(lake.load_table('main.t').scan().to_arrow().column(0).to_pylist()))"
+            assert run_python(read, env).splitlines()[-1] == "499500"
 
     @pytest.mark.parametrize("place", ["file", "s3"])
     def test_where_a_lake_is_need_not_be_said_again(self, place: str, tmp_path: Path) -> None:

@@ -316,7 +316,9 @@ class Story:
 
     def oracles(self, table: str, ats: Sequence[int | None]) -> dict[int | None, Answer]:
         with self.fresh() as lake:
-            return {at: answer(self.db.execute(_scan(f"{lake}.{identifier(table)}", at)).to_arrow_table()) for at in ats}
+            return {
+                at: answer(self.db.execute(_scan(f"{lake}.{identifier(table)}", at)).to_arrow_table()) for at in ats
+            }
 
     def old_or_new(self, names: Sequence[str], at: int) -> Answer:
         """Of a table that was renamed, under the name that it had."""

@@ -6,6 +6,7 @@ from mergus.ducklake.connect import Conn
 from mergus.errors import ServiceUnavailable
 
 READ: Final = "SELECT token_key FROM catalog"
+RAISE_EPOCH: Final = "UPDATE catalog SET epoch = epoch + 1"
 
 
 async def read_token_key(conn: Conn) -> bytes:
@@ -13,3 +14,8 @@ async def read_token_key(conn: Conn) -> bytes:
     if row is None:
         raise ServiceUnavailable("The lake is not set up; run `mergus init`")
     return bytes(row[0])
+
+
+async def raise_epoch(conn: Conn) -> None:
+    """Tells every process that a table looks different though no snapshot says so."""
+    await conn.execute(RAISE_EPOCH)
