@@ -1,15 +1,28 @@
 """The app factory: settings in, a served lake out."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.types import Receive, Scope, Send
 
 from mergus import logs
 from mergus.catalog.lake import open_lake
 from mergus.config import Settings, load_settings
 from mergus.rest import errors, router
 from mergus.rest.boundary import Boundary
+
+
+class App(FastAPI):
+    """With the boundary round everything, and not between the framework's own layers: what is answered there does not
+    go through any of them."""
+
+    def __init__(self, settings: Settings, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> None:
+        super().__init__(title="Mergus", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
+        self._boundary = Boundary(super().__call__, self.state, settings.max_body_bytes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._boundary(scope, receive, send)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -23,8 +36,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             app.state.lake = lake
             yield
 
-    app = FastAPI(title="Mergus", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
-    app.add_middleware(Boundary, max_body_bytes=effective.max_body_bytes)
+    app = App(effective, lifespan)
     errors.install(app)
     router.install(app)
     return app

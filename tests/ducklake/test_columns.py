@@ -378,3 +378,11 @@ def test_a_name_is_had_as_duckdb_compares_names_and_all_the_time() -> None:
     assert not columns.had_name(None, "Äa", 3, 6)
     assert not columns.had_name(None, "inner", 3, 5)
     assert columns.had_name(1, "inner", 3, 9)
+
+
+def test_a_name_that_is_a_column_and_a_part_of_a_struct_is_refused(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
+    db.execute('CREATE TABLE dotted("a.b" DOUBLE, a STRUCT(b DOUBLE))')
+    with pytest.raises(Unrepresentable, match=r"column a\.b"):
+        read(lake, "dotted").schema_at(now(lake))

@@ -378,7 +378,7 @@ def test_nans_are_counted_once_for_all_processes(served: Served) -> None:
     assert [sorted(c.values()) for c in counted.values()] == [[2, 7, 7], [34, 100]]
     # what another process shows is what was written down, and not what it would have found
     for file_id in counted:
-        story.lake.sql("UPDATE file_fact SET fact = replace(fact, '7', '6') WHERE data_file_id = %s", file_id)
+        story.lake.sql("UPDATE file_fact SET fact = replace(fact, ':7', ':6') WHERE data_file_id = %s", file_id)
     story.forget()
     assert nan_counts(story, "cold")["d"] == [34, 6]
 

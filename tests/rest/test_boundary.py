@@ -131,6 +131,7 @@ def test_every_operation_passes_the_gate(server: Server, db: duckdb.DuckDBPyConn
         "updateProperties": server.http.post(f"{server.path('gate')}/properties", json={"updates": {"a": "b"}}),
         "listTables": server.http.get(f"{server.path('gate')}/tables"),
         "tableExists": server.http.head(f"{server.path('main')}/tables/t"),
+        "loadTable": server.http.get(f"{server.path('main')}/tables/t"),
         "dropNamespace": server.http.delete(server.path("gate")),
         "healthz": server.http.get("/healthz"),
         "readyz": server.http.get("/readyz"),

@@ -75,6 +75,8 @@ async def _pinned(served: ServedTables, table_id: int, head: Head, snapshot_id: 
         if time.monotonic() > deadline:
             raise ServiceUnavailable("The table's history is still being made; try again")
         await served.complete(table_id, deadline - time.monotonic())
+        # it may have failed at once, and would again
+        await asyncio.sleep(0.05)
         head = await served.look()
 
 

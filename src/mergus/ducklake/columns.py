@@ -138,7 +138,10 @@ class Columns:
                 children[column.parent].append(column)
         docs = {c.column_id: c.text for c in self.comments if c.span.at(snapshot_id)}
         builder = _Builder(children, docs, _late(self.columns) | self.lacking)
-        return Schema(tuple(builder.field(c, ()) for c in children[None]))
+        schema = Schema(tuple(builder.field(c, ()) for c in children[None]))
+        if twice := schema.ambiguous_name():
+            raise Unrepresentable(f"column {twice}", "Iceberg knows it and a part of a struct by the same name")
+        return schema
 
     def history(self, until: int | None = None) -> list[tuple[int, Schema]]:
         """Each schema that the table had, with the snapshot at which it came; two in a row are never equal."""
@@ -162,14 +165,21 @@ class Columns:
                 found.append((snapshot_id, e))
         return found
 
-    def defaults_added(self) -> list[int]:
-        """The snapshots at which top-level columns came that files from before have a default for."""
+    def reshaped(self) -> list[int]:
+        """The snapshots from which on older rows show something else: a column came that they have a default for, or
+        one went that Iceberg has no type for."""
+        turns = self.timeline()
+        shown_again = {
+            point
+            for (_, old), (point, new) in pairwise(turns)
+            if not isinstance(old, Schema) and isinstance(new, Schema)
+        }
         late = _late(self.columns)
         born: dict[int, int] = {}
         for c in self.columns:
             if c.id in late and c.parent is None and c.initial_default is not None:
                 born[c.id] = min(c.span.begin, born.get(c.id, c.span.begin))
-        return sorted(set(born.values()))
+        return sorted({*born.values(), *shown_again})
 
     def retypes(self) -> list[Retype]:
         """Those that Iceberg has no promotion for, oldest first."""

@@ -16,7 +16,7 @@ A file whose tuple is not certain is listed as unpartitioned, under spec 0.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, takewhile
 from typing import Final
@@ -37,7 +37,7 @@ from mergus.iceberg.partition_spec import (
     identity_value,
     ordinal,
 )
-from mergus.iceberg.schema import Field, Schema
+from mergus.iceberg.schema import Schema
 
 READ: Final = """
     SELECT i.partition_id, i.begin_snapshot, i.end_snapshot, c.column_id, c.transform
@@ -269,7 +269,7 @@ def _fields(ids: dict[Key, int], sources: dict[int, _Source], schema: Schema) ->
     """Of the keys that Iceberg can see. No two have the same name, and only an identity has that of a column, its own:
     Java refuses others.
     """
-    taken = {name.lower() for field in schema.fields for name in _full_names(field)}
+    taken = {name.lower() for field in schema.fields for name in field.full_names()}
     fields: dict[Key, PartitionField] = {}
     for key, field_id in ids.items():
         source = sources.get(key.column_id)
@@ -284,12 +284,6 @@ def _fields(ids: dict[Key, int], sources: dict[int, _Source], schema: Schema) ->
             taken.add(name.lower())
         fields[key] = PartitionField(source.id, field_id, name, transform)
     return fields
-
-
-def _full_names(field: Field, above: str = "") -> Iterator[str]:
-    yield above + field.name
-    for child in field.children:
-        yield from _full_names(child, f"{above}{field.name}.")
 
 
 def _chosen(keys: Sequence[Key], fields: dict[Key, PartitionField]) -> dict[Key, int]:

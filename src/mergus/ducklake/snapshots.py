@@ -108,7 +108,8 @@ class Snapshot:
     author: str | None
     message: str | None
     extra_info: str | None
-    # whether snapshots right before it have expired: nobody knows what they did, whatever this one did itself
+    # whether snapshots between it and the table's one before have expired: nobody knows what they did, whatever this
+    # one did itself, and a merge may hide it
     after_gap: bool = False
 
     @property
@@ -184,6 +185,7 @@ async def of_table(conn: Conn, subject: Subject, after: int, *, is_first: bool =
         "reshaped": list(subject.reshaped),
     }
     found: list[Snapshot] = []
+    after_gap = False
     for previous, first_file, changes, snapshot_id, time, *info in await (
         await conn.execute(CANDIDATES, key)
     ).fetchall():
@@ -195,12 +197,15 @@ async def of_table(conn: Conn, subject: Subject, after: int, *, is_first: bool =
             "first_file": first_file,
             "next_file": info[0],
         }
-        after_gap = gap["after"] < snapshot_id - 1
+        gapped = gap["after"] < snapshot_id - 1
+        after_gap = after_gap or gapped
         reshaped = (found or not is_first) and any(gap["after"] < i <= snapshot_id for i in subject.reshaped)
-        if words or (after_gap and await _changed(conn, gap, subject)):
-            found.append(Snapshot(snapshot_id, time, words, *info, after_gap))
-        elif reshaped:
-            found.append(Snapshot(snapshot_id, time, frozenset({RESHAPED}), *info, after_gap))
+        if not words and not (gapped and await _changed(conn, gap, subject)):
+            if not reshaped:
+                continue
+            words = frozenset({RESHAPED})
+        found.append(Snapshot(snapshot_id, time, words, *info, after_gap=after_gap))
+        after_gap = False
     return found
 
 

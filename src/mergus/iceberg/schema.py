@@ -65,6 +65,12 @@ class Field:
             case _:
                 return ()
 
+    def full_names(self, above: str = "") -> Iterator[str]:
+        """Its own name and those of everything below it, with dots between the levels."""
+        yield above + self.name
+        for child in self.children:
+            yield from child.full_names(f"{above}{self.name}.")
+
     def walk(self) -> Iterator["Field"]:
         """Itself and everything below it, parents first."""
         yield self
@@ -79,6 +85,15 @@ class Schema:
     def walk(self) -> Iterator[Field]:
         for field in self.fields:
             yield from field.walk()
+
+    def ambiguous_name(self) -> str | None:
+        """A name that two fields have: with dots between its levels, a field of a struct is like any other."""
+        seen: set[str] = set()
+        for name in (name for field in self.fields for name in field.full_names()):
+            if name in seen:
+                return name
+            seen.add(name)
+        return None
 
     @property
     def highest_field_id(self) -> int:

@@ -98,7 +98,7 @@ async def read(
     rows_tables = await inlined.tables(conn, place.metadata_schema, table_id)
     deletes = await files.inlined_delete_table(conn, place.metadata_schema, table_id)
     rows_names = [sql.Identifier(place.metadata_schema, t.name) for t in rows_tables]
-    subject = Subject(table.id, table.begin, rows_names, deletes, found.defaults_added())
+    subject = Subject(table.id, table.begin, rows_names, deletes, found.reshaped())
     listed = await _listed(conn, subject, head, known)
     try:
         added = await mappings.read(conn, table_id)

@@ -13,11 +13,13 @@ from itertools import count
 from uuid import uuid4
 
 from prometheus_client import Counter, Histogram
+from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mergus import logs
+from mergus.catalog.lake import Lake
 from mergus.errors import PayloadTooLarge
 from mergus.metrics import IN_FLIGHT, LATENCY, REQUESTS
 from mergus.rest import errors, ready_tables
@@ -33,8 +35,9 @@ _QUIET = {"healthz", "readyz", "metrics"}
 
 
 class Boundary:
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, state: State, max_body_bytes: int) -> None:
         self._app = app
+        self._state = state
         self._max_body_bytes = max_body_bytes
         self._ids = _request_ids()
         self._ready_tables = ready_tables.ReadyTables()
@@ -51,7 +54,9 @@ class Boundary:
         scope["path"] = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
         logs.request_id.set(rid)
         start = time.perf_counter()
-        if scope["method"] == "GET" and (status := await self._ready_tables.answer(scope, headers, rid, send)):
+        lake: Lake | None = getattr(self._state, "lake", None)
+        ready = self._ready_tables.answer
+        if lake is not None and scope["method"] == "GET" and (status := await ready(lake, scope, headers, rid, send)):
             scope[OPERATION] = ready_tables.OPERATION
             self._observe(scope, status, time.perf_counter() - start, quiet=True)
             return

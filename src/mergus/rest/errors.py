@@ -25,6 +25,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ApiError, _respond)
     app.add_exception_handler(RequestValidationError, _respond)
     app.add_exception_handler(HTTPException, _respond)
+    # answered here, and raised on: the boundary writes it to the log
+    app.add_exception_handler(Exception, lambda _, __: unexpected())
 
 
 def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:

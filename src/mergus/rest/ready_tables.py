@@ -56,12 +56,11 @@ class ReadyTables:
     def __init__(self) -> None:
         self._paths: dict[bytes, tuple[str, Namespace, str] | None] = {}
 
-    async def answer(self, scope: Scope, headers: dict[bytes, bytes], request_id: str, send: Send) -> int:
+    async def answer(self, lake: Lake, scope: Scope, headers: dict[bytes, bytes], request_id: str, send: Send) -> int:
         """The status that was sent; 0 if nothing was."""
         snapshots = _QUERIES.get(scope["query_string"])
         target = self._target(scope["raw_path"]) if snapshots is not None else None
-        lake: Lake | None = getattr(scope["app"].state, "lake", None)
-        if snapshots is None or target is None or lake is None or target[0] != lake.settings.prefix:
+        if snapshots is None or target is None or target[0] != lake.settings.prefix:
             return 0
         agent = headers.get(b"user-agent")
         context = RequestContext(OPERATION, request_id, ANONYMOUS, agent.decode("latin-1") if agent else None)
