@@ -1,3 +1,4 @@
+from itertools import pairwise
 from math import log
 
 import pytest
@@ -36,7 +37,7 @@ def test_files_stay_few_and_apart_and_no_row_is_written_often(commits: list[tupl
         total, written = total + rows, written + now
         levels = log(total, FAN) + 1
         assert all(f.after < f.upto for f in files)
-        assert all(one.upto <= other.after for one, other in zip(files, files[1:], strict=False))
+        assert all(one.upto <= other.after for one, other in pairwise(files))
         assert files[-1].upto == snapshot_id
         assert sum(f.entry.data_file.record_count for f in files) == total
         assert len(files) <= (FAN - 1) * (levels + 1)

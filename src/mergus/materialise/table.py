@@ -166,10 +166,10 @@ class Materialiser:
         every = {**known, **fresh}
         if any(chain.as_of > found.head.snapshot_id for chain in every.values()):
             raise Damaged("it knows of snapshots that are gone")
+        # most chains have the same layout
+        readable = {key for key in {c.layout for c in every.values()} if still_readable(key, view.places.key)}
         return {
-            i: chain
-            for i, chain in every.items()
-            if times.get(i) == chain.snapshot_time and still_readable(chain.layout, view.places.key)
+            i: chain for i, chain in every.items() if times.get(i) == chain.snapshot_time and chain.layout in readable
         }
 
     async def _stored(self, conn: Conn, found: TableReading, ids: Sequence[int]) -> dict[int, Chain]:
@@ -203,8 +203,9 @@ class Materialiser:
     async def _start(self, found: TableReading, goal: Goal, made: dict[int, Chain]) -> Start:
         """The nearest chain to begin with: the snapshot's own, from before a merge, or an older one."""
         key = found.view.places.within(goal.schema).key
-        usable = [c for i, c in made.items() if i <= goal.id and same_places(c.layout, key)]
-        base = max(usable, key=lambda c: c.snapshot_id, default=None)
+        same = {layout for layout in {c.layout for c in made.values()} if same_places(layout, key)}
+        usable = (i for i, chain in made.items() if i <= goal.id and chain.layout in same)
+        base = made.get(max(usable, default=-1))
         if base is None:
             return Start()
         # of all snapshots, shown or not; what expired may have been among those that the base knew

@@ -1,0 +1,160 @@
+"""Versions of a table's metadata on storage, written by several processes at once, and the signs to the newest."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import duckdb
+
+from mergus.catalog.lake import open_lake
+from mergus.catalog.served_tables import ServedTables
+from mergus.materialise.metadata import render
+from mergus.materialise.metadata_file import KEPT_VERSIONS, Written, signpost, write
+from mergus.materialise.table import Materialised
+from tests.support.lakes import Row, TestLake
+from tests.support.loads import Bucket
+
+
+@asynccontextmanager
+async def process(lake: TestLake) -> AsyncGenerator[ServedTables]:
+    """What a server process has; each knows only what it has seen."""
+    async with open_lake(lake.settings) as opened:
+        yield await opened.tables()
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(story())  # pyright: ignore[reportArgumentType]
+
+
+def new_table(lake: TestLake, db: duckdb.DuckDBPyConnection, name: str) -> int:
+    db.execute(f"CREATE TABLE {name} AS SELECT 1 AS i")
+    ((found,),) = lake.sql("SELECT table_id FROM ducklake_table WHERE table_name = %s", name)
+    return found
+
+
+def versions(lake: TestLake, table_id: int) -> list[Row]:
+    return lake.sql("SELECT version, location FROM metadata_file WHERE table_id = %s ORDER BY version", table_id)
+
+
+async def written(served: ServedTables, table: Materialised) -> Written:
+    return await write(served.pool, served.materialiser.objects, table)
+
+
+async def signed(served: ServedTables, version: Written) -> None:
+    assert version.sign is not None
+    await signpost(served.pool, served.materialiser.objects, version.sign)
+
+
+def test_a_state_is_one_version_whoever_writes_it(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+    table_id = new_table(lake, db, "one_version")
+
+    async def story() -> None:
+        async with process(lake) as one, process(lake) as other:
+            tables = [await served.materialiser.table(table_id) for served in (one, other)]
+            both = [(served, table) for served, table in zip((one, other), tables, strict=True) for _ in range(5)]
+            found = await asyncio.gather(*(written(served, table) for served, table in both))
+            assert len({version.location for version in found}) == 1
+            assert len({render(version.metadata) for version in found}) == 1
+            assert versions(lake, table_id) == [(0, found[0].location)]
+
+    run(story)
+
+
+def test_processes_that_write_different_states_take_turns(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+    table_id = new_table(lake, db, "turns")
+
+    async def story() -> None:
+        async with process(lake) as served:
+            states: list[Materialised] = []
+            for n in range(4):
+                db.execute(f"INSERT INTO turns VALUES ({n})")
+                states.append(await served.materialiser.table(table_id))
+            found = await asyncio.gather(*(written(served, state) for state in states))
+            bucket = Bucket(lake.settings)
+            for version in found:
+                assert bucket.get(version.location) == render(version.metadata)
+            listed = versions(lake, table_id)
+            assert [number for number, _ in listed] == list(range(len(listed)))
+            # the newest state is the last version, whatever came in between
+            assert listed[-1][1] == found[-1].location
+
+    run(story)
+
+
+def test_one_who_comes_late_with_an_older_state_does_not_hide_the_newer(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
+    table_id = new_table(lake, db, "late")
+
+    async def story() -> None:
+        async with process(lake) as served:
+            older = await served.materialiser.table(table_id)
+            db.execute("INSERT INTO late VALUES (2)")
+            newer = await served.materialiser.table(table_id)
+            first = await written(served, newer)
+            await signed(served, first)
+            late = await written(served, older)
+            bucket = Bucket(lake.settings)
+            assert late.sign is None
+            assert bucket.get(late.location) == render(late.metadata)
+            assert versions(lake, table_id) == [(0, first.location)]
+            hint = f"{first.metadata.location}/metadata/version-hint.text"
+            assert bucket.get(hint) == b"1"
+            assert bucket.get(f"{first.metadata.location}/metadata/v1.metadata.json") == render(first.metadata)
+
+    run(story)
+
+
+def test_a_sign_to_a_version_that_is_not_the_newest_is_not_put_up(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
+    table_id = new_table(lake, db, "signed")
+
+    async def story() -> None:
+        async with process(lake) as served:
+            first = await written(served, await served.materialiser.table(table_id))
+            db.execute("INSERT INTO signed VALUES (2)")
+            second = await written(served, await served.materialiser.table(table_id))
+            await asyncio.gather(signed(served, second), signed(served, first))
+            await signed(served, first)
+            directory, bucket = second.metadata.location, Bucket(lake.settings)
+            assert bucket.get(f"{directory}/metadata/version-hint.text") == b"2"
+            assert bucket.get(f"{directory}/metadata/v2.metadata.json") == render(second.metadata)
+            assert not bucket.has(f"{directory}/metadata/v1.metadata.json")
+
+    run(story)
+
+
+def test_the_log_of_versions_is_bounded(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+    table_id = new_table(lake, db, "long_log")
+    lake.sql(
+        "INSERT INTO metadata_file SELECT %s, i, 's3://mergus/x/' || i || '.metadata.json', i "
+        "FROM generate_series(0, 149) AS i",
+        table_id,
+    )
+
+    async def story() -> None:
+        async with process(lake) as served:
+            table = await served.materialiser.table(table_id)
+            for _ in range(2):
+                found = await written(served, table)
+                log = [file for _, file in found.metadata.metadata_log]
+                assert log == [f"s3://mergus/x/{i}.metadata.json" for i in range(150 - KEPT_VERSIONS, 150)]
+                stored = json.loads(Bucket(lake.settings).get(found.location))
+                assert stored == json.loads(render(found.metadata))
+
+    run(story)
+
+
+def test_a_state_that_comes_back_is_a_new_version(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+    table_id = new_table(lake, db, "back")
+
+    async def story() -> None:
+        async with process(lake) as served:
+            for comment in ("this", "that", "this"):
+                db.execute(f"COMMENT ON TABLE back IS '{comment}'")
+                await written(served, await served.materialiser.table(table_id))
+            assert len(versions(lake, table_id)) == 3
+
+    run(story)

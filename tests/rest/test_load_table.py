@@ -1,0 +1,282 @@
+"""LoadTable over HTTP: what an answer holds, in which forms it comes, and which requests are refused."""
+
+import gzip
+import json
+from urllib.parse import quote
+
+import duckdb
+import httpx
+import pytest
+
+from mergus.ducklake.session import identifier
+from tests.support import loads
+from tests.support.lakes import TestLake
+from tests.support.loads import Bucket, get, ids, load, url
+from tests.support.servers import Server, error_of
+
+GZIP = {"Accept-Encoding": "gzip"}
+PLAIN = {"Accept-Encoding": "identity"}
+
+
+@pytest.fixture(scope="module")
+def bucket(lake: TestLake) -> Bucket:
+    return Bucket(lake.settings)
+
+
+def make(db: duckdb.DuckDBPyConnection, schema: str, commits: int = 3) -> list[int]:
+    """A table `t` in a schema of its own; the snapshots that its commits made."""
+    db.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.t(i INTEGER, s VARCHAR)")
+    made: list[int] = []
+    for n in range(commits):
+        db.execute(f"INSERT INTO {schema}.t VALUES ({n}, 'row {n}')")
+        made.append(newest(db))
+    return made
+
+
+def newest(db: duckdb.DuckDBPyConnection) -> int:
+    row = db.execute("SELECT max(snapshot_id) FROM lake.snapshots()").fetchone()
+    assert row is not None
+    return row[0]
+
+
+def test_an_answer_holds_metadata_and_where_the_same_metadata_lies(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection, bucket: Bucket
+) -> None:
+    made = make(db, "whole")
+    answer = get(server, schema="whole")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert set(body) == {"metadata-location", "metadata", "config"}
+    assert body["config"] == {}
+    assert ids(body["metadata"]) == made
+    assert body["metadata"]["current-snapshot-id"] == made[-1]
+    assert body["metadata-location"].startswith(body["metadata"]["location"] + "/metadata/")
+    assert json.loads(bucket.get(body["metadata-location"])) == body["metadata"]
+    # a process that has not seen the table yet says the same
+    assert loads.assert_readable(lake, server, db, schema="whole") == made
+
+
+def test_each_metadata_file_names_the_ones_before(
+    server: Server, db: duckdb.DuckDBPyConnection, bucket: Bucket
+) -> None:
+    make(db, "logged", commits=1)
+    earlier: list[str] = []
+    for n in range(4):
+        body = get(server, schema="logged").json()
+        assert [entry["metadata-file"] for entry in body["metadata"]["metadata-log"]] == earlier
+        assert json.loads(bucket.get(body["metadata-location"])) == body["metadata"]
+        earlier.append(body["metadata-location"])
+        db.execute(f"INSERT INTO logged.t VALUES ({n}, 'x')")
+    assert all(bucket.has(location) for location in earlier)
+
+
+def test_snapshots_refs_lists_the_current_one_alone(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    made = make(db, "refs")
+    assert ids(load(server, schema="refs", snapshots="refs")) == made[-1:]
+    assert ids(load(server, schema="refs", snapshots="all")) == made
+    assert ids(load(server, schema="refs")) == made
+
+
+@pytest.mark.parametrize(
+    "query", ["snapshots=some", "snapshots=", "snapshot-id=x", "snapshot-id=-1", f"snapshot-id={2**63}"]
+)
+def test_bad_queries_are_refused(query: str, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    db.execute("CREATE SCHEMA IF NOT EXISTS bad; CREATE TABLE IF NOT EXISTS bad.t(i INTEGER)")
+    answer = server.http.get(f"{url(server, schema='bad')}?{query}")
+    assert error_of(answer) == (400, "BadRequestException")
+
+
+def test_an_etag_names_one_representation(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    make(db, "tagged")
+    where = url(server, schema="tagged")
+    forms = [
+        (f"{where}{query}", {**coding, **agent})
+        for query in ("", "?snapshots=refs")
+        for coding in (GZIP, PLAIN)
+        for agent in ({}, {"User-Agent": "duckdb/v1.5.5"})
+    ]
+    tags: list[str] = []
+    for address, headers in forms:
+        answer = server.http.get(address, headers=headers)
+        assert answer.status_code == 200
+        tags.append(answer.headers["etag"])
+    assert len(set(tags)) == len(forms)
+    for (address, headers), own in zip(forms, tags, strict=True):
+        for tag in tags:
+            answer = server.http.get(address, headers={**headers, "If-None-Match": tag})
+            assert answer.status_code == (304 if tag == own else 200)
+            assert answer.headers["etag"] == own
+            assert answer.headers["vary"] == "Accept-Encoding, User-Agent"
+            if tag == own:
+                assert answer.content == b""
+
+
+def test_an_etag_matches_among_others_and_as_a_weak_one(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    make(db, "among", commits=1)
+    where = url(server, schema="among")
+    tag = server.http.get(where).headers["etag"]
+    for sent, status in ((f'"x", {tag}', 304), (f"W/{tag}", 304), ('"x"', 200), (tag.strip('"'), 200)):
+        assert server.http.get(where, headers={"If-None-Match": sent}).status_code == status
+    db.execute("INSERT INTO among.t VALUES (9, 'new')")
+    assert server.http.get(where, headers={"If-None-Match": tag}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "packed"),
+    [("gzip", True), ("deflate, GZip;q=0.5", True), ("gzip;q=0", False), ("gzip; q=0.000", False), ("br", False)],
+)
+def test_gzip_goes_to_those_who_take_it(sent: str, packed: bool, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    db.execute("CREATE SCHEMA IF NOT EXISTS packed")
+    db.execute("CREATE TABLE IF NOT EXISTS packed.t(i INTEGER, j INTEGER, k INTEGER, l INTEGER)")
+    with httpx.stream("GET", server.uri + url(server, schema="packed"), headers={"Accept-Encoding": sent}) as answer:
+        content = b"".join(answer.iter_raw())
+    assert (answer.headers.get("content-encoding") == "gzip") == packed
+    assert int(answer.headers["content-length"]) == len(content)
+    metadata = json.loads(gzip.decompress(content) if packed else content)["metadata"]
+    assert metadata == load(server, schema="packed")
+
+
+def test_a_ready_answer_is_the_same_as_one_that_is_not(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    """A query that is spelled in another way, or an order of tags, is not taken by the short way."""
+    make(db, "ready")
+    where = url(server, schema="ready")
+    load(server, schema="ready")
+    tag = server.http.get(where, headers=PLAIN).headers["etag"]
+    for coding in (GZIP, PLAIN):
+        for condition in ({}, {"If-None-Match": tag}):
+            sent = {**coding, **condition, "X-Request-ID": "my-own.id_1"}
+            short = server.http.get(where, headers=sent)
+            long = server.http.get(f"{where}?snapshots=all&", headers=sent)
+            assert short.headers["x-request-id"] == "my-own.id_1"
+            assert (short.status_code, short.content) == (long.status_code, long.content)
+            same = [{**answer.headers, "date": ""} for answer in (short, long)]
+            assert same[0] == same[1]
+
+
+def test_a_snapshot_of_the_table_can_be_asked_for(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    made = make(db, "pinned")
+    for n, at in enumerate(made):
+        metadata = load(server, schema="pinned", snapshot_id=at)
+        assert metadata["current-snapshot-id"] == at == metadata["refs"]["main"]["snapshot-id"]
+        assert ids(metadata) == made[: n + 1]
+        assert [entry["snapshot-id"] for entry in metadata["snapshot-log"]] == made[: n + 1]
+        assert ids(load(server, schema="pinned", snapshot_id=at, snapshots="refs")) == [at]
+    db.execute("ALTER TABLE pinned.t ADD COLUMN j INTEGER; INSERT INTO pinned.t VALUES (8, 'x', 1)")
+    then = load(server, schema="pinned", snapshot_id=made[0])
+    (schema,) = [s for s in then["schemas"] if s["schema-id"] == then["current-schema-id"]]
+    assert [f["name"] for f in schema["fields"]] == ["i", "s"]
+
+
+def test_a_snapshot_of_another_table_means_the_last_one_before(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    before = make(db, "nearest")
+    make(db, "nearest_other", commits=1)
+    between = newest(db)
+    db.execute("INSERT INTO nearest.t VALUES (7, 'later')")
+    assert ids(load(server, schema="nearest", snapshot_id=between)) == before
+
+
+def test_a_snapshot_that_is_not_there_has_expired_or_is_older_than_the_rows(
+    server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
+    (before,) = make(db, "gone_before", commits=1)
+    made = make(db, "gone")
+    db.execute(f"CALL ducklake_expire_snapshots('lake', versions => [{made[1]}])")
+    for at in (2**62, made[1], before):
+        answer = get(server, schema="gone", snapshot_id=at)
+        assert error_of(answer) == (404, "NoSuchSnapshotException")
+        assert str(at) in answer.json()["error"]["message"]
+    assert ids(load(server, schema="gone", snapshot_id=made[2])) == [made[0], made[2]]
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "with space", "do.t", "ünï", 'q"uote', "%2F", "x\x1fy", "a+b", "?x=1", "#", "...", "emoji 🦆", "'"]
+)
+def test_tables_with_awkward_names_are_loaded(
+    name: str, server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
+    db.execute("CREATE SCHEMA IF NOT EXISTS awkward")
+    db.execute(f"CREATE TABLE awkward.{identifier(name)} AS SELECT 42 AS {identifier(name)}")
+    for _ in range(2):
+        metadata = load(server, name, "awkward")
+        assert metadata["schemas"][-1]["fields"][0]["name"] == name
+    found = loads.catalog(lake.settings, server).load_table(("awkward", name)).scan().to_arrow()
+    assert found.to_pylist() == [{name: 42}]
+
+
+def test_deeper_namespaces(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    db.execute('CREATE SCHEMA "one.two.three"; CREATE TABLE "one.two.three".t(i INTEGER)')
+    assert load(server, schema="one.two.three")["schemas"][-1]["fields"][0]["name"] == "i"
+
+
+@pytest.mark.parametrize("table", ["T", "v", "u", "a\0b"])
+def test_a_table_that_is_not_there(table: str, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    db.execute("CREATE SCHEMA IF NOT EXISTS absent; CREATE TABLE IF NOT EXISTS absent.t(i INTEGER)")
+    db.execute("CREATE VIEW IF NOT EXISTS absent.v AS SELECT 1 AS i")
+    assert error_of(get(server, table, "absent")) == (404, "NoSuchTableException")
+    assert error_of(get(server, table, "absent", snapshot_id=0)) == (404, "NoSuchTableException")
+
+
+def test_a_table_of_a_namespace_or_warehouse_that_is_not_there(server: Server) -> None:
+    assert error_of(get(server, schema="nowhere")) == (404, "NoSuchTableException")
+    answer = server.http.get("/v1/other/namespaces/main/tables/t")
+    assert error_of(answer) == (404, "NoSuchWarehouseException")
+
+
+def test_head_of_a_table_costs_no_materialisation(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
+    db.execute("CREATE SCHEMA asked; CREATE TABLE asked.t AS SELECT 1 AS i")
+    answer = server.http.head(url(server, schema="asked"))
+    assert (answer.status_code, answer.content) == (204, b"")
+    query = """SELECT count(*) FROM chain JOIN ducklake_table USING (table_id)
+               JOIN ducklake_schema USING (schema_id) WHERE schema_name = 'asked'"""
+    assert lake.sql(query) == [(0,)]
+
+
+def test_a_table_that_was_never_written_to(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+    db.execute("CREATE SCHEMA empty; CREATE TABLE empty.t(i INTEGER NOT NULL, s VARCHAR)")
+    metadata = load(server, schema="empty")
+    assert ids(metadata) == []
+    assert "current-snapshot-id" not in metadata
+    assert "main" not in metadata["refs"]
+    loaded = loads.catalog(lake.settings, server).load_table("empty.t")
+    assert loaded.current_snapshot() is None
+    assert loaded.scan().to_arrow().num_rows == 0
+    assert [f.name for f in loaded.schema().fields] == ["i", "s"]
+    assert error_of(get(server, schema="empty", snapshot_id=newest(db))) == (404, "NoSuchSnapshotException")
+
+
+def test_a_column_that_iceberg_has_no_type_for(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    db.execute("CREATE SCHEMA odd; CREATE TABLE odd.fine(i INTEGER)")
+    db.execute('CREATE TABLE odd.t(i INTEGER, "the interval" INTERVAL)')
+    for _ in range(2):
+        answer = get(server, schema="odd")
+        assert error_of(answer) == (406, "UnsupportedOperationException")
+        assert "the interval" in answer.json()["error"]["message"]
+    listed = server.http.get(f"{server.path('odd')}/tables").json()["identifiers"]
+    assert [x["name"] for x in listed] == ["fine", "t"]
+    assert server.http.head(url(server, schema="odd")).status_code == 204
+    load(server, "fine", "odd")
+    db.execute('ALTER TABLE odd.t DROP COLUMN "the interval"')
+    assert [f["name"] for f in load(server, schema="odd")["schemas"][-1]["fields"]] == ["i"]
+
+
+def test_a_snapshot_that_cannot_be_shown_is_refused_and_no_other_shown_for_it(
+    server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
+    (first,) = make(db, "once_odd", commits=1)
+    db.execute("ALTER TABLE once_odd.t ADD COLUMN d INTERVAL; INSERT INTO once_odd.t VALUES (5, 'x', INTERVAL 1 DAY)")
+    odd = newest(db)
+    db.execute("ALTER TABLE once_odd.t DROP COLUMN d; INSERT INTO once_odd.t VALUES (6, 'y')")
+    last = newest(db)
+    # from the moment at which the column went, older rows are shown again
+    assert ids(load(server, schema="once_odd")) == [first, odd + 1, last]
+    assert ids(load(server, schema="once_odd", snapshot_id=odd + 1)) == [first, odd + 1]
+    assert ids(load(server, schema="once_odd", snapshot_id=first)) == [first]
+    assert error_of(get(server, schema="once_odd", snapshot_id=odd)) == (406, "UnsupportedOperationException")
+
+
+def test_an_oversize_path_or_broken_text_is_answered_in_shape(server: Server) -> None:
+    assert error_of(server.http.get(f"{server.path('main')}/tables/{quote('x' * 3000)}"))[0] == 404
+    assert error_of(server.http.get(f"{server.path('main')}/tables/%ff"))[0] == 400
