@@ -367,8 +367,8 @@ class TestLifeCycle:
             assert list((place / "data" / "main" / "t").glob("*.parquet"))
             env = {**dev.env, **dev.connection}
             assert run_python(dev.block("PyIceberg"), env).strip() == "[('main',)]"
-            read = dev.block("PyIceberg") + "print(sum(lake.load_table('main.t').scan().to_arrow().column(0).to_pylist()))"
-            assert run_python(read, env).splitlines()[-1] == "499500"
+            read = "rows = lake.load_table('main.t').scan().to_arrow()\nprint(sum(rows.column(0).to_pylist()))\n"
+            assert run_python(dev.block("PyIceberg") + read, env).splitlines()[-1] == "499500"
 
     @pytest.mark.parametrize("place", ["file", "s3"])
     def test_where_a_lake_is_need_not_be_said_again(self, place: str, tmp_path: Path) -> None:

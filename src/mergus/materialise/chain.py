@@ -15,7 +15,6 @@ nothing. What comes out shows the same rows in each case; the nearer the base, t
 """
 
 import asyncio
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -38,7 +37,7 @@ from mergus.iceberg.metadata import Changes, Totals, summary
 from mergus.iceberg.partition_spec import UNPARTITIONED
 from mergus.iceberg.schema import Schema
 from mergus.materialise import deletes, entries, side_file
-from mergus.materialise.deletes import DeletedRows, Target
+from mergus.materialise.deletes import DeletedRows, Rendered, Target
 from mergus.materialise.footers import Footers, Mapped
 from mergus.materialise.layout import Layout, ManifestName
 from mergus.materialise.manifests import Difference, Header, Manifests, Merging, apply, merge
@@ -129,8 +128,6 @@ class Workshop:
     manifests: Manifests
     deleted: DeletedRows
     footers: Footers
-    # what was found deleted from a file, by the object that says so: two that are equal need not be written twice
-    known_deletes: dict[tuple[str, int | None], bytes] = field(default_factory=dict[tuple[str, int | None], bytes])
 
 
 async def start(
@@ -389,20 +386,18 @@ async def _add_deletes(
     targets: Sequence[tuple[int, Target]],
 ) -> None:
     """Writes what is deleted from each target, unless what is there says the same."""
-    new: list[tuple[int, Target]] = []
+    new: list[tuple[int, Target, Rendered]] = []
     for file_id, target in targets:
+        rendered = await asyncio.to_thread(deletes.render, view.layout, target, view.format_version)
         there = present.get(target.file_path)
-        if there is not None and shop.known_deletes.get((there.file_path, there.content_offset)) == _key(target):
+        # objects are named by their content
+        if there is not None and there.file_path == rendered.entry.file_path:
             del difference.removed[target.file_path]
         else:
-            new.append((file_id, target))
+            new.append((file_id, target, rendered))
+    await deletes.write(shop.objects, [rendered for _, _, rendered in new])
     # whether the snapshot deleted this, or one between it and the base, only a base right before it can tell
-    own = base.is_parent_of(goal)
-    written = await deletes.write(shop.objects, view.layout, [t for _, t in new], view.format_version)
-    for (file_id, target), (spec_id, file) in zip(new, written, strict=True):
-        shop.known_deletes[file.file_path, file.content_offset] = _key(target)
-        difference.added.append((spec_id, file_id, Entry(ADDED if own else EXISTING, goal.id, goal.id, goal.id, file)))
-
-
-def _key(target: Target) -> bytes:
-    return hashlib.sha256(target.file_path.encode() + b"\0" + target.positions.serialize()).digest()
+    status = ADDED if base.is_parent_of(goal) else EXISTING
+    for file_id, target, rendered in new:
+        entry = Entry(status, goal.id, goal.id, goal.id, rendered.entry)
+        difference.added.append((target.spec_id, file_id, entry))

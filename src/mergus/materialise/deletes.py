@@ -8,7 +8,6 @@ the first for another.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
@@ -22,6 +21,7 @@ from mergus.ducklake.files import DeleteFile
 from mergus.iceberg import deletion_vector, position_deletes, puffin
 from mergus.iceberg.manifest import POSITION_DELETES, DataFile, PartitionValue
 from mergus.iceberg.position_deletes import FILE_PATH_ID, SNAPSHOT_ID_COLUMN
+from mergus.materialise.kept import Kept
 from mergus.materialise.layout import Layout
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
@@ -31,7 +31,7 @@ _parquet: Untyped = pq
 
 CREATED_BY: Final = f"Mergus {__version__}"
 # of what was read from storage, for the next snapshot of the same history
-_KEPT_SETS = 512
+_KEPT_POSITIONS: Final = 1_000_000
 _PUTS_AT_ONCE = 16
 
 
@@ -52,6 +52,9 @@ class DatedPositions:
     positions: Sequence[int]
     snapshot_ids: Sequence[int]
 
+    def __len__(self) -> int:
+        return len(self.positions)
+
     def upto(self, at: int) -> BitMap64:
         return BitMap64(p for p, s in zip(self.positions, self.snapshot_ids, strict=True) if s <= at)
 
@@ -64,7 +67,7 @@ class DeletedRows:
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        self._kept: OrderedDict[str, DatedPositions] = OrderedDict()
+        self._kept = Kept[DatedPositions](_KEPT_POSITIONS)
 
     async def of(self, file: LakeFile, at: int) -> BitMap64:
         found = deletion_vector.bitmap(file.inlined_deletes)
@@ -86,20 +89,14 @@ class DeletedRows:
             found = await asyncio.to_thread(position_deletes.read, data)
             positions, snapshot_ids = found.positions, found.snapshot_ids
         dated = DatedPositions(positions, snapshot_ids or [file.begin_snapshot] * len(positions))
-        return self._keep(file.path, dated)
+        return self._kept.keep(file.path, dated)
 
     async def _row_snapshots(self, file: LakeFile) -> DatedPositions:
         """The snapshot of every row of a file with rows of several."""
         if (kept := self._kept.get(file.path)) is not None:
             return kept
         snapshot_ids = await asyncio.to_thread(_read_snapshot_ids, self._objects, Location.parse(file.path))
-        return self._keep(file.path, DatedPositions(range(len(snapshot_ids)), snapshot_ids))
-
-    def _keep(self, path: str, dated: DatedPositions) -> DatedPositions:
-        self._kept[path] = dated
-        if len(self._kept) > _KEPT_SETS:
-            self._kept.popitem(last=False)
-        return dated
+        return self._kept.keep(file.path, DatedPositions(range(len(snapshot_ids)), snapshot_ids))
 
 
 def _read_snapshot_ids(objects: Objects, location: Location) -> list[int]:
@@ -108,38 +105,46 @@ def _read_snapshot_ids(objects: Objects, location: Location) -> list[int]:
     return found
 
 
-async def write(
-    objects: Objects, layout: Layout, targets: Sequence[Target], format_version: int
-) -> list[tuple[int, DataFile]]:
-    """A delete entry for each target, with its partition spec; the files are there when this returns."""
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """An object, and the entry that leads to it."""
+
+    location: Location
+    data: bytes
+    entry: DataFile
+
+
+def render(layout: Layout, target: Target, format_version: int) -> Rendered:
+    return _vector(layout, target) if format_version >= 3 else _positions(layout, target)
+
+
+async def write(objects: Objects, rendered: Sequence[Rendered]) -> None:
     turns = asyncio.Semaphore(_PUTS_AT_ONCE)
-    write_one = _write_vector if format_version >= 3 else _write_positions
 
-    async def one(target: Target) -> tuple[int, DataFile]:
+    async def one(found: Rendered) -> None:
         async with turns:
-            return target.spec_id, await write_one(objects, layout, target)
+            await objects.put(found.location, found.data)
 
-    return list(await asyncio.gather(*map(one, targets)))
+    await asyncio.gather(*map(one, rendered))
 
 
-async def _write_positions(objects: Objects, layout: Layout, target: Target) -> DataFile:
+def _positions(layout: Layout, target: Target) -> Rendered:
     data = position_deletes.write({target.file_path: target.positions})
     location = layout.deletes(data, "parquet")
-    await objects.put(location, data)
     # equal bounds of the path are how older readers know that a delete file is about one data file
     path = {FILE_PATH_ID: target.file_path.encode()}
     entry = _entry(target, str(location), "PARQUET", len(data))
-    return replace(entry, lower_bounds=path, upper_bounds=path)
+    return Rendered(location, data, replace(entry, lower_bounds=path, upper_bounds=path))
 
 
-async def _write_vector(objects: Objects, layout: Layout, target: Target) -> DataFile:
+def _vector(layout: Layout, target: Target) -> Rendered:
     blob = puffin.deletion_vector(target.file_path, target.positions)
     file = puffin.write([blob], {puffin.CREATED_BY: CREATED_BY})
     location = layout.deletes(file.data, "puffin")
-    await objects.put(location, file.data)
     (placed,) = file.blobs
     entry = _entry(target, str(location), "PUFFIN", len(file.data))
-    return replace(entry, content_offset=placed.offset, content_size_in_bytes=placed.length)
+    placed_entry = replace(entry, content_offset=placed.offset, content_size_in_bytes=placed.length)
+    return Rendered(location, file.data, placed_entry)
 
 
 def _entry(target: Target, path: str, file_format: str, size: int) -> DataFile:

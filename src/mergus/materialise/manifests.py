@@ -6,10 +6,9 @@ ones. What it costs to add or remove a file is a manifest, however many files th
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from mergus.ducklake.places import Places
 from mergus.iceberg import manifest, manifest_list
@@ -17,6 +16,7 @@ from mergus.iceberg.manifest import ADDED, DELETED, EXISTING, Entry
 from mergus.iceberg.manifest_list import ManifestFile
 from mergus.iceberg.partition_spec import partition_types, spec_json, summaries
 from mergus.iceberg.schema import Schema, schema_json
+from mergus.materialise.kept import Kept
 from mergus.materialise.layout import Content, Kind, Layout, ManifestName, digest, digest_in
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
@@ -26,8 +26,6 @@ from mergus.storage.objects import Objects
 MOST_ENTRIES: Final = 2_000
 TARGET_SIZE: Final = 1024 * 1024
 MIN_COUNT_TO_MERGE: Final = 100
-
-T = TypeVar("T")
 
 # of what was read or written last, in entries
 _KEPT: Final = 10_000
@@ -76,8 +74,8 @@ class Manifests:
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        self._entries = _Kept[Entry]()
-        self._lists = _Kept[ManifestFile]()
+        self._entries = Kept[list[Entry]](_KEPT)
+        self._lists = Kept[list[ManifestFile]](_KEPT)
 
     async def read_list(self, path: str) -> list[ManifestFile]:
         if (kept := self._lists.get(path)) is None:
@@ -130,25 +128,6 @@ class Manifests:
         await self._objects.put(location, data)
         self._lists.keep(str(location), list(files))
         return str(location)
-
-
-class _Kept(Generic[T]):
-    """What objects hold, by their paths, as much as fits."""
-
-    def __init__(self) -> None:
-        self._by_path: OrderedDict[str, list[T]] = OrderedDict()
-        self._size = 0
-
-    def get(self, path: str) -> list[T] | None:
-        if path in self._by_path:
-            self._by_path.move_to_end(path)
-        return self._by_path.get(path)
-
-    def keep(self, path: str, content: list[T]) -> None:
-        self._size += len(content) - len(self._by_path.pop(path, ()))
-        self._by_path[path] = content
-        while self._size > _KEPT and len(self._by_path) > 1:
-            self._size -= len(self._by_path.popitem(last=False)[1])
 
 
 def _render(
