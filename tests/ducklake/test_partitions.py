@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 import duckdb
 import orjson
@@ -168,8 +167,6 @@ def plain(kind: str, name: str) -> str:
 def transform(name: str, kind: str) -> Callable[[Any], Any]:
     if kind.startswith("decimal"):
         return lambda x: None if x is None else int(f"{x:f}".replace(".", ""))
-    if name == "identity" and kind == "uuid":
-        return lambda x: None if x is None else UUID(str(x)).bytes
     their = parse_transform(name)
     return their.transform(THEIRS[kind])
 
@@ -203,7 +200,6 @@ def rows(texts: Sequence[str], kind: str) -> str:
         ("TIME", ["00:00:00", "23:59:59.999999"]),
         ("TIMESTAMP", MOMENTS + FAR),
         ("TIMESTAMP_S", MOMENTS[1:] + FAR),
-        ("TIMESTAMP_MS", MOMENTS[1:] + FAR),
         ("TIMESTAMP_NS", ["1969-12-31 23:59:59.999999999", "2020-01-01 00:00:00.123456789"]),
         ("TIMESTAMPTZ", ["2020-01-01 00:00:00+05:30", "1969-12-31 23:59:59.5+00", "2020-06-01 00:00:00-04"]),
         (
@@ -211,7 +207,6 @@ def rows(texts: Sequence[str], kind: str) -> str:
             ["", "NULL ", "__HIVE_DEFAULT_PARTITION__", 'a/b=c %41\n"', "é\U0001f600\uffff", "x" * 255, "x" * 600],
         ),
         ("JSON", ['{"a": 1}', "null", '"x"']),
-        ("UUID", ["00000000-0000-0000-0000-000000000001", "ffffffff-0000-0000-0000-ffffffffffff"]),
     ],
 )
 def test_identity(table: Table, kind: str, texts: list[str]) -> None:
@@ -274,12 +269,19 @@ def test_buckets_that_are_iceberg_s(table: Table, kind: str, value: str) -> None
     assert set(table.tuples()) == {(None,), (0,), (1,), (2,), (3,), (4,)}
 
 
+def test_a_uuid_is_no_partition_value(table: Table) -> None:
+    """DuckDB's Iceberg reader scrambles one, and versions of Java's library differ on their order."""
+    table.sql("CREATE TABLE {t}(c UUID)").partitioned_by("c").sql("INSERT INTO {t} VALUES (uuid()), (NULL)").check()
+    assert table.specs.all() == [UNPARTITIONED]
+    assert table.tuples() == [None, None]
+
+
 def test_h18_buckets_that_are_duckdb_s_own_are_not_shown(table: Table) -> None:
     kinds = ["DECIMAL(9,2)", "UTINYINT", "USMALLINT", "DOUBLE", "FLOAT", "UUID", "BOOLEAN"]
-    kinds += ["TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"]
+    kinds += ["TIMESTAMP_S", "TIMESTAMP_NS"]
     names = ", ".join(f"c{i} {kind}" for i, kind in enumerate(kinds))
     table.sql(f"CREATE TABLE {{t}}({names})").partitioned_by(", ".join(f"bucket(5, c{i})" for i in range(len(kinds))))
-    moments = ", ".join(["TIMESTAMP '2020-01-01'"] * 3)
+    moments = ", ".join(["TIMESTAMP '2020-01-01'"] * 2)
     table.sql(f"INSERT INTO {{t}} VALUES (1, 1, 1, 1, 1, uuid(), true, {moments})").check()
     assert table.specs.all() == [UNPARTITIONED]
     assert table.tuples() == [None]
@@ -287,7 +289,7 @@ def test_h18_buckets_that_are_duckdb_s_own_are_not_shown(table: Table) -> None:
     assert table.specs.spec(table.files[0].partition_id) == UNPARTITIONED
 
 
-@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMPTZ"])
+@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_NS", "TIMESTAMPTZ"])
 def test_calendar_parts_together_are_one_ordinal(table: Table, kind: str) -> None:
     table.sql("SET TimeZone = 'UTC'", f"CREATE TABLE {{t}}(c {kind})")
     parts = {
