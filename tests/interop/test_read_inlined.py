@@ -1,0 +1,102 @@
+"""Rows and deletes that DuckLake keeps in Postgres, read by every engine at every snapshot."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import lakes, readers
+from tests.support.readers import BIG, CLEANUP, FLUSH, MERGE, Served
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+CREATE = "CREATE TABLE t(i INTEGER, s VARCHAR)"
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["v2", "v3"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with lakes.lake() as lake, readers.served(lake, tmp_path_factory.mktemp("servers"), request.param) as made:
+        yield made
+
+
+def test_h1_inlined_rows_are_seen_while_there_is_no_data_file(served: Served) -> None:
+    story = served.story("h1").run(CREATE, "INSERT INTO t VALUES (1, 'a')")
+    assert story.lake.sql("SELECT count(*) FROM ducklake_data_file WHERE table_id = %s", story.table_id()) == [(0,)]
+    assert story.agree().now.values() == [(1, "a")]
+
+
+def test_h2_inlined_rows_that_are_updated_and_deleted_are_seen_once_and_then_no_more(served: Served) -> None:
+    story = served.story("h2").run(CREATE, "INSERT INTO t VALUES (1, 'a')", "UPDATE t SET s = 'b'", "DELETE FROM t")
+    found = story.agree()
+    assert [a.values() for a in found.at.values()] == [[(1, "a")], [(1, "b")], []]
+
+
+def test_h3_an_inlined_delete_is_a_position_of_its_file_and_no_row_id(served: Served) -> None:
+    story = served.story("h3").run(CREATE, BIG, "DELETE FROM t WHERE i = 3", BIG, "DELETE FROM t WHERE i = 3")
+    found = story.agree()
+    assert found.counts == [40, 39, 79, 78]
+    assert 3 not in found.now.values("i")
+
+
+def test_h4_rows_of_two_inlined_versions_are_one_table(served: Served) -> None:
+    story = served.story("h4").run(
+        CREATE,
+        "INSERT INTO t VALUES (1, 'a')",
+        "ALTER TABLE t ADD COLUMN n INTEGER DEFAULT 7",
+        "INSERT INTO t(i, s) VALUES (2, 'b')",
+        "INSERT INTO t VALUES (3, 'c', NULL)",
+    )
+    assert story.agree().now.values() == [(1, "a", 7), (2, "b", 7), (3, "c", None)]
+
+
+def test_h9_a_flush_rewrites_history_and_nobody_notices(served: Served) -> None:
+    story = served.story("h9").run(CREATE, "INSERT INTO t VALUES (1, 'a')", "UPDATE t SET s = 'b'", FLUSH)
+    found = story.agree()
+    assert [a.values() for a in found.at.values()] == [[(1, "a")], [(1, "b")], [(1, "b")]]
+    assert found.operations[-1] == "replace"
+
+
+def test_many_small_commits_between_files_and_flushes(served: Served) -> None:
+    """More than eight, so that files of inlined rows are merged on the way."""
+    story = served.story("many").run(CREATE)
+    for n in range(11):
+        story.run(f"INSERT INTO t VALUES ({n}, 'row {n}')")
+    story.run("DELETE FROM t WHERE i IN (2, 9)", "UPDATE t SET s = 'new' WHERE i = 5", BIG, FLUSH)
+    story.run("INSERT INTO t VALUES (100, 'after')", "DELETE FROM t WHERE i = 7", "UPDATE t SET s = 'x2' WHERE i = 8")
+    found = story.agree()
+    assert found.counts == [*range(1, 12), 9, 9, 49, 49, 50, 48, 48]
+
+
+def test_inlined_deletes_on_files_are_flushed_into_delete_files(served: Served) -> None:
+    story = served.story("flushed_deletes").run(
+        *(CREATE, BIG, "DELETE FROM t WHERE i = 3", "DELETE FROM t WHERE i IN (4, 5)", FLUSH),
+        *("DELETE FROM t WHERE i = 6", "DELETE FROM t WHERE i < 20", "DELETE FROM t WHERE i = 30", FLUSH, CLEANUP),
+    )
+    assert story.agree().counts == [40, 39, 37, 37, 36, 20, 19, 19]
+
+
+def test_inlined_rows_beside_files_of_an_older_shape_and_a_flush_after_it(served: Served) -> None:
+    story = served.story("shapes").run(
+        *(CREATE, "INSERT INTO t VALUES (1, 'a')", BIG, "ALTER TABLE t ADD COLUMN n BIGINT"),
+        *("INSERT INTO t VALUES (2, 'b', 5)", "ALTER TABLE t DROP COLUMN s", "INSERT INTO t VALUES (3, 6)"),
+        *("ALTER TABLE t RENAME COLUMN n TO m", "UPDATE t SET m = 9 WHERE i = 1", FLUSH, "DELETE FROM t WHERE i = 3"),
+    )
+    found = story.agree()
+    assert [name for name, _ in found.now.columns] == ["i", "m"]
+    assert found.now.values().count((1, 9)) == 2
+
+
+def test_rows_that_are_inlined_and_flushed_again_and_again_and_merged(served: Served) -> None:
+    story = served.story("again").run(CREATE)
+    for n in range(3):
+        story.run(f"INSERT INTO t VALUES ({n}, 'a'), ({n + 10}, 'b')", f"UPDATE t SET s = 'u{n}' WHERE i = {n}", FLUSH)
+    story.run(MERGE, CLEANUP, "DELETE FROM t WHERE i = 1")
+    assert story.agree().now.values("i") == [0, 10, 11, 12, 2]
+
+
+def test_more_rows_than_one_insert_inlines_and_a_table_that_was_emptied_and_filled(served: Served) -> None:
+    story = served.story("emptied").run(
+        *(CREATE, "INSERT INTO t SELECT range, 'in' FROM range(10)"),
+        *("INSERT INTO t SELECT range, 'out' FROM range(11)", "DELETE FROM t", "INSERT INTO t VALUES (1, NULL)"),
+        *("TRUNCATE t", "INSERT INTO t VALUES (NULL, '')"),
+    )
+    assert story.agree().counts == [10, 21, 0, 1, 0, 1]
