@@ -1,8 +1,9 @@
 """What happens to whole tables and their history: merges, rewrites, expiry, renames, drops, files from elsewhere."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from tests.support import lakes, readers, servers
@@ -241,3 +242,28 @@ def test_h25_a_lake_of_another_version_is_refused() -> None:
         lakes.TestLake(settings).sql("UPDATE public.ducklake_metadata SET value = '1.1' WHERE key = 'version'")
         with pytest.raises(SetupError, match=r"1\.1"):
             initialise(settings, lakes.quiet)
+
+
+def unseen(*statements: str) -> Callable[[duckdb.DuckDBPyConnection], None]:
+    """One step of a story: nobody looks at the lake in between. The snapshot of the first is expired at the end."""
+
+    def step(db: duckdb.DuckDBPyConnection) -> None:
+        db.execute(statements[0])
+        ((expired,),) = db.execute("SELECT max(snapshot_id) FROM ducklake_snapshots('lake')").fetchall()
+        for statement in statements[1:]:
+            db.execute(statement)
+        db.execute(f"CALL ducklake_expire_snapshots('lake', versions => [{expired}])")
+
+    return step
+
+
+def test_h24_a_flush_that_nobody_saw_and_that_expired_is_not_forgotten(served: Served) -> None:
+    story = served.story("gone_flush").run(CREATE, "INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')")
+    story.run(unseen(FLUSH.replace("{schema}", "gone_flush"), "INSERT INTO t VALUES (3, 'c')"))
+    assert story.agree().now.values("i") == [1, 2, 3]
+
+
+def test_h24_a_merge_that_nobody_saw_and_that_expired_is_not_forgotten(served: Served) -> None:
+    story = served.story("gone_merge", inlining=0).run(CREATE, BIG, BIG)
+    story.run(unseen(MERGE.replace("{schema}", "gone_merge"), BIG), CLEANUP)
+    assert story.agree().counts == [40, 80, 120]
