@@ -67,12 +67,12 @@ def _namespace_steps(catalog: str, name: str, lake: duckdb.DuckDBPyConnection | 
 
 def _table_steps(catalog: str, name: str, lake: duckdb.DuckDBPyConnection) -> Iterator[str]:
     table = f"{session.identifier(name)}.numbers"
-    # some rows stay in Postgres, others go to a file
-    lake.execute(f"CREATE TABLE {table} AS SELECT range AS n FROM range(100)")
-    lake.execute(f"INSERT INTO {table} VALUES (100)")
+    # a few rows stay in Postgres: the store is the server's to reach, and may not be ours
+    lake.execute(f"CREATE TABLE {table}(n INTEGER)")
+    lake.execute(f"INSERT INTO {table} VALUES (1), (2), (3)")
     loaded = _ask("GET", f"{catalog}/namespaces/{name}/tables/numbers", 200)["metadata"]
     shown = {s["snapshot-id"]: int(s["summary"]["total-records"]) for s in loaded["snapshots"]}
-    _expect("rows of a table that DuckDB wrote", shown[loaded["current-snapshot-id"]], 101)
+    _expect("rows of a table that DuckDB wrote", shown[loaded["current-snapshot-id"]], 3)
     yield "a table that DuckDB writes is an Iceberg table at once"
     lake.execute(f"DROP TABLE {table}")
     _ask("HEAD", f"{catalog}/namespaces/{name}/tables/numbers", 404)

@@ -198,6 +198,8 @@ def test_without_postgres_nothing_is_answered_and_then_all_is_again(tmp_path: Pa
                 assert wait_for(server, url(server), 200).json()["metadata"] == before
                 with TestLake(settings).duckdb() as db:
                     db.execute("INSERT INTO t VALUES (2)")
+                # what needs more than the watch needs the pool, which takes its time to come back
+                wait_for(server, "/readyz", 200)
                 assert len(load(server)["snapshots"]) == 2
         finally:
             postgres.child.stop()

@@ -340,13 +340,13 @@ def test_a_retype_of_an_element_is_seen(served: Served) -> None:
 
 
 def test_a_column_that_could_not_be_shown_hides_no_rows_when_it_is_dropped(served: Served) -> None:
-    """The rows came with a snapshot that is left out: the next change shows them."""
+    """The rows came with a snapshot that is left out: that of the drop shows them."""
     story = served.story("dropped", inlining=0, tables=())
     story.run("CREATE TABLE t(i INTEGER, u UINTEGER)", "INSERT INTO t SELECT range, range FROM range(20)")
     story.run("ALTER TABLE t DROP COLUMN u")
-    assert "which changed its rows last" in refusal(story)
+    assert story.agree(without=story.changed_by()[0]).counts == [20]
     story.run("INSERT INTO t SELECT range FROM range(20)")
-    assert story.agree(without=story.changed_by()[0][:1]).counts == [40]
+    assert story.agree(without=story.changed_by()[0][:1]).counts == [20, 40]
 
 
 def nan_counts(story: Story, temper: str = "warm") -> dict[str, list[int | None]]:
