@@ -1,5 +1,6 @@
 """The app factory: settings in, a served lake out."""
 
+import gc
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -11,6 +12,9 @@ from mergus.catalog.lake import open_lake
 from mergus.config import Settings, load_settings
 from mergus.rest import errors, router
 from mergus.rest.boundary import Boundary
+
+# Objects made before the collector looks at the young ones; Python's own default is 700.
+GC_THRESHOLD = 20_000
 
 
 class App(FastAPI):
@@ -34,6 +38,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         async with open_lake(effective) as lake:
             app.state.lake = lake
+            # what is here stays: the collector would look at all of it again and again, in the middle of requests
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(GC_THRESHOLD)
             yield
 
     app = App(effective, lifespan)

@@ -1,0 +1,21 @@
+"""Geometries, which of the three readers only DuckDB's iceberg extension has."""
+
+import duckdb
+
+from mergus.ducklake.session import extension_file, literal, s3_secret
+from tests.support.lakes import TestLake
+from tests.support.servers import Server
+
+
+def test_geometries_are_read_as_written(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    db.execute("CREATE SCHEMA places; CREATE TABLE places.t(i INTEGER, g GEOMETRY)")
+    db.execute("INSERT INTO places.t SELECT range, ('POINT(' || range || ' 2)')::GEOMETRY FROM range(20)")
+    db.execute("INSERT INTO places.t VALUES (20, NULL)")
+    client = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+    for name in ("httpfs", "avro", "iceberg"):
+        client.execute(f"LOAD {literal(str(extension_file(name)))}")
+    client.execute(s3_secret(lake.settings))
+    client.execute(f"ATTACH 'lake' AS ice (TYPE iceberg, ENDPOINT {literal(server.uri)}, AUTHORIZATION_TYPE 'none')")
+    query = "SELECT i, g::VARCHAR FROM {}.places.t ORDER BY i"
+    assert client.execute(query.format("ice")).fetchall() == db.execute(query.format("lake")).fetchall()
+    assert server.http.get(f"{server.path('places')}/tables/t").json()["metadata"]["format-version"] == 3
