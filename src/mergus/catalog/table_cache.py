@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mergus.ducklake import snapshots
-from mergus.ducklake.changes import DATA, LAYOUT, parse
+from mergus.ducklake.changes import ALTERED, DATA, LAYOUT, parse
 from mergus.ducklake.connect import Watch
 from mergus.ducklake.snapshots import Head
 from mergus.materialise.metadata_file import Written
@@ -20,7 +20,6 @@ Snapshots = Literal["all", "refs"]
 
 # Below this, packing costs more than it saves.
 SMALLEST_PACKED = 1024
-ALTERED = "altered_table"
 
 
 @dataclass(frozen=True, slots=True)

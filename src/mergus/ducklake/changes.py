@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Final
 
-DATA: Final = frozenset({"inserted_into_table", "deleted_from_table", "inlined_insert", "inlined_delete"})
-LAYOUT: Final = frozenset({"inline_flush", "flushed_inlined", "merge_adjacent", "rewrite_delete", "compacted_table"})
+INSERTS: Final = frozenset({"inserted_into_table", "inlined_insert"})
+DATA: Final = INSERTS | {"deleted_from_table", "inlined_delete"}
+FLUSHES: Final = frozenset({"inline_flush", "flushed_inlined"})
+MERGES: Final = frozenset({"merge_adjacent", "compacted_table"})
+LAYOUT: Final = FLUSHES | MERGES | {"rewrite_delete"}
+ALTERED: Final = "altered_table"
 
 # a word, and its subject: an id, or quoted names with doubled quotes in them
 _WORD: Final = re.compile(r'([a-z_]+):((?:"(?:[^"]|"")*"|[^",])*)(?:,|$)', re.IGNORECASE)

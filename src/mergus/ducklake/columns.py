@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from string import ascii_lowercase, ascii_uppercase
-from typing import Final
+from typing import Final, TypeAlias
 
 from mergus.ducklake.connect import Conn
 from mergus.ducklake.types import iceberg_primitive, why_refused
@@ -61,6 +61,10 @@ class Unrepresentable(Exception):
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(f"{what}: {reason}")
+
+
+# From each snapshot on at which they changed, what a table's columns were: a schema, or why there is none.
+Timeline: TypeAlias = list[tuple[int, "Schema | Unrepresentable"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +158,9 @@ class Columns:
                 found.append((snapshot_id, schema))
         return found
 
-    def timeline(self) -> list[tuple[int, "Schema | Unrepresentable"]]:
-        """What the columns were from each snapshot on at which they changed, oldest first: a schema, or why there is
-        none."""
-        found: list[tuple[int, Schema | Unrepresentable]] = []
+    def timeline(self) -> Timeline:
+        """Oldest first."""
+        found: Timeline = []
         for snapshot_id in sorted(self._turning_points()):
             try:
                 found.append((snapshot_id, self.schema_at(snapshot_id)))
@@ -165,10 +168,9 @@ class Columns:
                 found.append((snapshot_id, e))
         return found
 
-    def reshaped(self) -> list[int]:
+    def reshaped(self, turns: Timeline) -> list[int]:
         """The snapshots from which on older rows show something else: a column came that they have a default for, or
         one went that Iceberg has no type for."""
-        turns = self.timeline()
         shown_again = {
             point
             for (_, old), (point, new) in pairwise(turns)

@@ -14,15 +14,12 @@ from typing import Final
 
 from psycopg import sql
 
-from mergus.ducklake.changes import words_about
+from mergus.ducklake.changes import ALTERED, words_about
 from mergus.ducklake.connect import Conn
 
-# The word of a snapshot that changed how a table's rows are shown, and none of them.
-RESHAPED: Final = "altered_table"
-
 HEAD: Final = """
-    SELECT s.snapshot_id, s.snapshot_time, s.next_file_id, s.schema_version, (SELECT epoch FROM catalog)
-    FROM ducklake_snapshot s ORDER BY s.snapshot_id DESC LIMIT 1
+    SELECT snapshot_id, snapshot_time, (SELECT epoch FROM catalog)
+    FROM ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 1
 """
 
 # Asked before every load: no parameters, nothing that costs more than a number to read.
@@ -93,8 +90,6 @@ class Head:
 
     snapshot_id: int
     snapshot_time: datetime
-    next_file_id: int
-    schema_version: int
     epoch: int
 
 
@@ -203,7 +198,7 @@ async def of_table(conn: Conn, subject: Subject, after: int, *, is_first: bool =
         if not words and not (gapped and await _changed(conn, gap, subject)):
             if not reshaped:
                 continue
-            words = frozenset({RESHAPED})
+            words = frozenset({ALTERED})
         found.append(Snapshot(snapshot_id, time, words, *info, after_gap=after_gap))
         after_gap = False
     return found

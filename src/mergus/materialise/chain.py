@@ -19,17 +19,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from pyroaring import BitMap64
-
 from mergus.annex.chains import Chain
 from mergus.ducklake import files, inlined
-from mergus.ducklake.changes import LAYOUT
+from mergus.ducklake.changes import ALTERED, INSERTS, LAYOUT
 from mergus.ducklake.columns import Columns
 from mergus.ducklake.connect import Conn
 from mergus.ducklake.files import DataFile as LakeFile
 from mergus.ducklake.inlined import Batch, InlinedTable
 from mergus.ducklake.places import Places
-from mergus.ducklake.snapshots import RESHAPED, Snapshot
+from mergus.ducklake.snapshots import Snapshot
 from mergus.ducklake.tables import Table
 from mergus.iceberg.manifest import ADDED, DATA, DELETED, EXISTING, DataFile, Entry
 from mergus.iceberg.manifest_list import ManifestFile
@@ -37,6 +35,7 @@ from mergus.iceberg.metadata import Changes, Totals, summary
 from mergus.iceberg.partition_spec import UNPARTITIONED
 from mergus.iceberg.schema import Schema
 from mergus.materialise import deletes, entries, side_file
+from mergus.materialise.at_once import each
 from mergus.materialise.deletes import DeletedRows, Rendered, Target
 from mergus.materialise.footers import Footers, Mapped
 from mergus.materialise.layout import Layout, ManifestName
@@ -44,9 +43,7 @@ from mergus.materialise.manifests import Difference, Header, Manifests, Merging,
 from mergus.materialise.rows_files import RowsFile, merged_from, positions_gone
 from mergus.storage.objects import Objects
 
-INSERTS: Final = frozenset({"inserted_into_table", "inlined_insert"})
-
-_READS_AT_ONCE = 8
+_READS_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +75,8 @@ class Goal:
     parent: Snapshot | None
     schema: Schema
     schema_id: int
+    # of the table's, those that the snapshot's schema permits
+    places: Places
 
     @property
     def id(self) -> int:
@@ -179,8 +178,7 @@ async def _rows(conn: Conn, view: View, goal: Goal, after: int) -> list[Batch]:
 
 
 async def write(shop: Workshop, view: View, goal: Goal, base: Start, reading: Reading) -> Chain:
-    places = view.places.within(goal.schema)
-    header = Header(goal.id, view.format_version, goal.schema, goal.schema_id, places, view.schema)
+    header = Header(goal.id, view.format_version, goal.schema, goal.schema_id, goal.places, view.schema)
     lake_files = await _lake_files(shop, view, goal, base, reading)
     rows_files = await _rows_files(shop, view, goal, base, reading)
     found = list(base.manifests)
@@ -198,7 +196,7 @@ async def write(shop: Workshop, view: View, goal: Goal, base: Start, reading: Re
         snapshot_time=goal.snapshot.time,
         as_of=view.as_of,
         file_horizon=view.horizon,
-        layout=places.key,
+        layout=goal.places.key,
         manifest_list=await shop.manifests.write_list(view.layout, header, parent_id, first_row_id, found),
         counts={**_counts(goal, base, tally), "specs": sorted({file.partition_spec_id for file in found})},
     )
@@ -220,7 +218,8 @@ class Tally:
         self.own = self.own.plus(new, gone if own else ())
         for file in new:
             if file.content == DATA and file.first_row_id is not None:
-                self.first_row_id = min(file.first_row_id, self.first_row_id or file.first_row_id)
+                first = file.first_row_id if self.first_row_id is None else self.first_row_id
+                self.first_row_id = min(first, file.first_row_id)
                 self.added_rows += file.record_count
 
 
@@ -241,7 +240,7 @@ def _counts(goal: Goal, base: Start, tally: Tally) -> dict[str, Any]:
 def _operation(words: frozenset[str], own: Changes) -> str | None:
     """What DuckLake says that it was, where files do not tell."""
     # a flush may say that it deleted, too
-    if words == frozenset({RESHAPED}) or (words & LAYOUT and words <= LAYOUT | {"deleted_from_table"}):
+    if words == frozenset({ALTERED}) or (words & LAYOUT and words <= LAYOUT | {"deleted_from_table"}):
         return "replace"
     return "delete" if own.operation == "append" and words and not words & INSERTS else None
 
@@ -254,9 +253,7 @@ async def _lake_files(
     data = Difference("files", "data", [], {entries.uri(f.path): f.id for f in reading.changes.removed})
     for span, known in zip(base.vanished, reading.known, strict=True):
         data.removed |= await _vanished(shop, base.manifests, span, {entries.uri(path) for path in known})
-    targets: list[tuple[LakeFile, Target]] = []
-    specs = view.places.within(goal.schema)
-    places = {f.id: specs.place(f) for f in (*reading.changes.added, *reading.changes.touched)}
+    places = {f.id: goal.places.place(f) for f in (*reading.changes.added, *reading.changes.touched)}
     unknown = [(f, ids) for f in reading.changes.added if (ids := entries.nans_unknown(f, leaves))]
     nans = await shop.footers.nan_counts(unknown, view.mapped)
     for file in reading.changes.added:
@@ -266,12 +263,14 @@ async def _lake_files(
     touched = {entries.uri(f.path): f.id for f in reading.changes.touched}
     deletes_on = Difference("files", "deletes", [], data.removed | touched)
     present = await _present(shop, base.manifests, deletes_on)
-    files_with_deletes = [f for f in (*reading.changes.added, *reading.changes.touched) if _may_have_deletes(f, goal)]
-    for file, positions in zip(files_with_deletes, await _deleted(shop, files_with_deletes, goal.id), strict=True):
+    suspected = [f for f in (*reading.changes.added, *reading.changes.touched) if _may_have_deletes(f, goal)]
+    deleted = await each(lambda file: shop.deleted.of(file, goal.id), suspected, _READS_AT_ONCE)
+    targets: list[tuple[int, Target]] = []
+    for file, positions in zip(suspected, deleted, strict=True):
         if positions:
             spec, partition = places[file.id]
-            targets.append((file, Target(entries.uri(file.path), spec.spec_id, partition, positions)))
-    await _add_deletes(shop, view, goal, base, deletes_on, present, [(f.id, t) for f, t in targets])
+            targets.append((file.id, Target(entries.uri(file.path), spec.spec_id, partition, positions)))
+    await _add_deletes(shop, view, goal, base, deletes_on, present, targets)
     return data, deletes_on
 
 
@@ -364,16 +363,6 @@ async def _present(shop: Workshop, held: Sequence[ManifestFile], difference: Dif
 
 def _may_have_deletes(file: LakeFile, goal: Goal) -> bool:
     return bool(file.delete_files or file.inlined_deletes) or not file.is_whole_at(goal.id)
-
-
-async def _deleted(shop: Workshop, lake_files: Sequence[LakeFile], at: int) -> list[BitMap64]:
-    turns = asyncio.Semaphore(_READS_AT_ONCE)
-
-    async def one(file: LakeFile) -> BitMap64:
-        async with turns:
-            return await shop.deleted.of(file, at)
-
-    return list(await asyncio.gather(*map(one, lake_files)))
 
 
 async def _add_deletes(

@@ -21,6 +21,7 @@ from mergus.ducklake.files import DeleteFile
 from mergus.iceberg import deletion_vector, position_deletes, puffin
 from mergus.iceberg.manifest import POSITION_DELETES, DataFile, PartitionValue
 from mergus.iceberg.position_deletes import FILE_PATH_ID, SNAPSHOT_ID_COLUMN
+from mergus.materialise.at_once import each
 from mergus.materialise.kept import Kept
 from mergus.materialise.layout import Layout
 from mergus.storage.location import Location
@@ -119,13 +120,7 @@ def render(layout: Layout, target: Target, format_version: int) -> Rendered:
 
 
 async def write(objects: Objects, rendered: Sequence[Rendered]) -> None:
-    turns = asyncio.Semaphore(_PUTS_AT_ONCE)
-
-    async def one(found: Rendered) -> None:
-        async with turns:
-            await objects.put(found.location, found.data)
-
-    await asyncio.gather(*map(one, rendered))
+    await each(lambda found: objects.put(found.location, found.data), rendered, _PUTS_AT_ONCE)
 
 
 def _positions(layout: Layout, target: Target) -> Rendered:

@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.compute as pc  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
 from mergus.annex import file_facts
 from mergus.annex.file_facts import COLUMNS, NANS, Part
@@ -28,6 +28,7 @@ from mergus.ducklake.files import DataFile as LakeFile
 from mergus.errors import ServiceUnavailable
 from mergus.iceberg.name_mapping import ELEMENT, KEY, VALUE, MappedField
 from mergus.logs import log
+from mergus.materialise.at_once import each
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
@@ -136,13 +137,7 @@ def _batches(every: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 async def _all(work: Sequence[Callable[[], T]]) -> list[T]:
-    turns = asyncio.Semaphore(READS_AT_ONCE)
-
-    async def one(call: Callable[[], T]) -> T:
-        async with turns:
-            return await asyncio.to_thread(call)
-
-    return list(await asyncio.gather(*map(one, work)))
+    return await each(asyncio.to_thread, work, READS_AT_ONCE)
 
 
 def _read_columns(objects: Objects, file: LakeFile) -> tuple[Part, ...] | str:
@@ -151,7 +146,9 @@ def _read_columns(objects: Objects, file: LakeFile) -> tuple[Part, ...] | str:
         return _columns(_open(objects, file))
     except FileNotFoundError:
         return "it is missing"
-    except (PermissionDeniedError, UnauthenticatedError):
+    except ServiceUnavailable as e:
+        if not _is_refused(e):
+            raise
         return "this server may not read it"
     except (OSError, ValueError, _arrow.ArrowException):
         return "it is in no place, or of no form, that can be read"
@@ -169,10 +166,17 @@ def _count_nans(objects: Objects, file: LakeFile, wanted: frozenset[int], mapped
             table = opened.read_row_group(group, columns=[".".join(path) for path in paths.values()])
             for column_id, path in paths.items():
                 counts[column_id] += _nans(table, path)
-    except (OSError, ValueError, KeyError, BaseError, _arrow.ArrowException) as e:
+    except (OSError, ValueError, KeyError, ServiceUnavailable, _arrow.ArrowException) as e:
+        if isinstance(e, ServiceUnavailable) and not _is_refused(e):
+            raise
         log.warning("NaNs in %s cannot be counted: %s", file.path, e)
         return {}
     return counts
+
+
+def _is_refused(error: ServiceUnavailable) -> bool:
+    """Whether the store said no, and would say it again."""
+    return isinstance(error.__cause__, PermissionDeniedError | UnauthenticatedError)
 
 
 def _open(objects: Objects, file: LakeFile) -> Untyped:

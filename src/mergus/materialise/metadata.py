@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import orjson
 
-from mergus.annex.tables import MetadataFile
 from mergus.iceberg import metadata
 from mergus.iceberg.metadata import Snapshot, TableMetadata, snapshot_json
 from mergus.iceberg.partition_spec import spec_json
@@ -19,8 +18,8 @@ from mergus.materialise.table import Materialised
 DEFAULT_PROPERTIES: Final[Mapping[str, str]] = {"gc.enabled": "false"}
 
 
-def describe(table: Materialised, log: Sequence[MetadataFile] = ()) -> TableMetadata:
-    """`log` are earlier metadata files, oldest first."""
+def describe(table: Materialised) -> TableMetadata:
+    """Without the log of earlier metadata files, which only whoever writes the next one knows."""
     reading, view = table.reading, table.reading.view
     listed = table.listed
     schemas = {table.schema_ids[schema_text(s)]: s for s in reading.schemas}
@@ -46,7 +45,6 @@ def describe(table: Materialised, log: Sequence[MetadataFile] = ()) -> TableMeta
         current_snapshot_id=current,
         snapshots=[_rendered(table, shown) for shown in listed],
         snapshot_log=_increasing([(shown.snapshot.timestamp_ms, shown.snapshot.id) for shown in listed]),
-        metadata_log=[(file.updated_ms, file.location) for file in log],
         next_row_id=reading.next_row_id if version >= 3 else None,
     )
 

@@ -10,6 +10,7 @@ from psycopg import sql
 
 from mergus.annex import tables as annex
 from mergus.ducklake import columns, files, inlined, mappings, partitions, places, snapshots, sorts, tables
+from mergus.ducklake.changes import MERGES
 from mergus.ducklake.columns import Columns, Unrepresentable
 from mergus.ducklake.connect import Conn
 from mergus.ducklake.partitions import Partitions
@@ -28,7 +29,6 @@ from mergus.storage.location import Location
 
 FORMAT_VERSION: Final = "mergus.format-version"
 VECTORISED: Final = "read.parquet.vectorization.enabled"
-MERGES: Final = frozenset({"merge_adjacent", "compacted_table"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ class Place:
 async def read(
     conn: Conn, place: Place, table_id: int, known: Known | None, footers: Footers, unopened: Mapping[int, str]
 ) -> TableReading:
-    """Call inside a REPEATABLE READ transaction. `unopened` are data files that could not be opened just now.
+    """Call inside a REPEATABLE READ transaction. `known` is of a head that is one of the lake's snapshots still;
+    `unopened` are data files that could not be opened just now.
 
     Raises NoSuchTable, Unsupported with the reason, or Unread with data files that have to be looked at first.
     """
@@ -98,12 +99,12 @@ async def read(
     rows_tables = await inlined.tables(conn, place.metadata_schema, table_id)
     deletes = await files.inlined_delete_table(conn, place.metadata_schema, table_id)
     rows_names = [sql.Identifier(place.metadata_schema, t.name) for t in rows_tables]
-    subject = Subject(table.id, table.begin, rows_names, deletes, found.reshaped())
+    schemas = found.timeline()
+    subject = Subject(table.id, table.begin, rows_names, deletes, found.reshaped(schemas))
     listed = await _listed(conn, subject, head, known)
     try:
         added = await mappings.read(conn, table_id)
         names = added.name_mapping(found)
-        schemas = found.timeline()
         now = found.schema_at(head.snapshot_id)
         examined = await suspects.examine(conn, footers, unopened, table, found, added, schemas)
         if (misfit := examined.misfit_at(head.snapshot_id)) is not None:
@@ -154,7 +155,7 @@ async def read(
 async def _listed(conn: Conn, subject: Subject, head: Head, known: Known | None) -> list[Snapshot]:
     """All snapshots of the table; of those that an earlier reading found, nothing is asked again."""
     before: Sequence[Snapshot] = ()
-    if known is not None and known.head.epoch == head.epoch and await snapshots.is_still(conn, known.head):
+    if known is not None and known.head.epoch == head.epoch:
         before = known.snapshots
     after = known.head.snapshot_id if known is not None and before else -1
     return [*before, *await snapshots.of_table(conn, subject, after, is_first=not before)]

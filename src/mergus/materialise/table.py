@@ -6,7 +6,6 @@ merge has taken away. What takes longer than `patience` is left for another call
 be read, and nobody waits for history.
 """
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from mergus.annex import chains as annex_chains
 from mergus.annex import tables as annex_tables
 from mergus.annex.chains import Chain
 from mergus.ducklake import snapshots
-from mergus.ducklake.changes import LAYOUT
+from mergus.ducklake.changes import FLUSHES, LAYOUT
 from mergus.ducklake.connect import Conn, Pool, connection, one_state
 from mergus.ducklake.inlined import Unreadable
 from mergus.ducklake.places import same_places, still_readable
@@ -26,6 +25,7 @@ from mergus.iceberg.manifest import DELETED
 from mergus.logs import log
 from mergus.materialise import chain as chains
 from mergus.materialise import reading
+from mergus.materialise.at_once import each
 from mergus.materialise.chain import Goal, Start, Workshop
 from mergus.materialise.deletes import DeletedRows
 from mergus.materialise.footers import Footers, Unread
@@ -36,7 +36,6 @@ from mergus.metrics import MATERIALISED
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
-FLUSHES: Final = frozenset({"inline_flush", "flushed_inlined"})
 ATTEMPTS: Final = 3
 
 Rendered = dict[int, tuple[tuple[Snapshot, str, int | None, int], dict[str, Any]]]
@@ -136,7 +135,7 @@ class Materialiser:
             head: tuple[Goal, Start, chains.Reading] | None = None
             todo = _todo(found, made)
             if found.shown and found.shown[-1] in todo:
-                goal = _goal(found.shown[-1], schema_ids)
+                goal = _goal(found, found.shown[-1], schema_ids)
                 start = await self._start(found, goal, made)
                 head = goal, start, await chains.read(conn, found.view, goal, start)
         if table_id not in self._checked:
@@ -145,7 +144,7 @@ class Materialiser:
         schema_ids = await self._number_schemas(found, schema_ids)
         if head is not None:
             _, start, read = head
-            goal = _goal(found.shown[-1], schema_ids)
+            goal = _goal(found, found.shown[-1], schema_ids)
             await self._make(found, made, goal, start, read)
         await self._history(found, made, schema_ids, todo, time.monotonic() + patience)
         version = found.view.format_version
@@ -190,19 +189,17 @@ class Materialiser:
                         live = [e.data_file for e in await self.shop.manifests.read(file) if e.status != DELETED]
                         sizes |= {f.file_path: f.file_size_in_bytes for f in live}
             sizes[chain.manifest_list] = None
-        turns = asyncio.Semaphore(CHECKED_AT_ONCE)
 
-        async def one(path: str, wanted: int | None) -> None:
-            async with turns:
-                size = await self.objects.size(Location.parse(path))
+        async def one(path: str) -> None:
+            size, wanted = await self.objects.size(Location.parse(path)), sizes[path]
             if size is None or size != (wanted or size):
                 raise Damaged(f"missing or cut off: {path}")
 
-        await asyncio.gather(*(one(path, size) for path, size in list(sizes.items())[:CHECKED]))
+        await each(one, list(sizes)[:CHECKED], CHECKED_AT_ONCE)
 
     async def _start(self, found: TableReading, goal: Goal, made: dict[int, Chain]) -> Start:
         """The nearest chain to begin with: the snapshot's own, from before a merge, or an older one."""
-        key = found.view.places.within(goal.schema).key
+        key = goal.places.key
         same = {layout for layout in {c.layout for c in made.values()} if same_places(layout, key)}
         usable = (i for i, chain in made.items() if i <= goal.id and chain.layout in same)
         base = made.get(max(usable, default=-1))
@@ -242,7 +239,7 @@ class Materialiser:
                 continue
             if time.monotonic() > deadline:
                 return
-            goal = _goal(shown, schema_ids)
+            goal = _goal(found, shown, schema_ids)
             start = await self._start(found, goal, made)
             async with one_state(self.pool) as conn:
                 if await self._has_moved(conn, found):
@@ -273,9 +270,10 @@ class Materialiser:
             self._memory.pop(next(iter(self._memory)))
 
 
-def _goal(shown: Shown, schema_ids: dict[str, int]) -> Goal:
+def _goal(found: TableReading, shown: Shown, schema_ids: dict[str, int]) -> Goal:
     # a schema without a number is new: nothing was made for it
-    return Goal(shown.snapshot, shown.parent, shown.schema, schema_ids.get(shown.schema_text, -1))
+    number = schema_ids.get(shown.schema_text, -1)
+    return Goal(shown.snapshot, shown.parent, shown.schema, number, found.view.places.within(shown.schema))
 
 
 def _is_same(stored: Chain | None, known: Chain) -> bool:
