@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from mergus import logs
 from mergus.catalog.lake import open_lake
+from mergus.catalog.listening import listening
 from mergus.config import Settings, load_settings
 from mergus.rest import errors, router
 from mergus.rest.boundary import Boundary
@@ -36,7 +37,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        async with open_lake(effective) as lake:
+        stands = effective.listener == "embedded"
+        async with open_lake(effective) as lake, listening(lake, stands=stands):
             app.state.lake = lake
             # what is here stays: the collector would look at all of it again and again, in the middle of requests
             gc.collect()

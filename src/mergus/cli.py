@@ -83,6 +83,24 @@ def serve(host: str | None, port: int | None, workers: int | None, no_init: bool
 
 
 @main.command()
+@click.option("--port", type=int, help="Serve metrics here.  [MERGUS_LISTENER_PORT]")
+@click.option("--no-init", is_flag=True, help="Do not set the lake up first (see `mergus init`).")
+def listen(port: int | None, no_init: bool) -> None:
+    """Put every commit on storage as Iceberg before anyone asks, without serving.
+
+    Any number may run, beside servers that do the same (MERGUS_LISTENER): one of them leads, and when it is gone
+    another takes over within seconds. Ends on SIGTERM or Ctrl-C.
+    """
+    from mergus.listen import listen as run
+    from mergus.setup import initialise
+
+    settings = load_settings(listener_port=port)
+    if not no_init:
+        initialise(settings, _progress)
+    run(settings)
+
+
+@main.command()
 @click.option("--remove", is_flag=True, help="Take away all that Mergus added, and leave a plain DuckLake.")
 def init(remove: bool) -> None:
     """Create the DuckLake, or adopt the one that is there.

@@ -147,6 +147,17 @@ class Settings(BaseSettings):
         ge=0,
         description="Seconds for which the first load of a table waits for its older snapshots; the rest follows.",
     )
+    listener: Literal["embedded", "off"] = Field(
+        "embedded",
+        description="`embedded`: the server's processes listen for commits, and one of all that serve the lake, or run "
+        "`mergus listen`, puts each on storage before anyone asks. `off`: this server does so when it is asked.",
+    )
+    listener_tables: int = Field(
+        4, ge=1, le=64, description="Tables that the leading listener puts on storage at once; each needs a connection."
+    )
+    listener_port: int | None = Field(
+        None, ge=0, le=65535, description="`mergus listen`: port on which its metrics are served. Default: none."
+    )
     cached_tables: int = Field(10_000, ge=1, description="Tables whose answers a server process keeps ready.")
 
     postgres_dsn: SecretStr | None = Field(

@@ -22,7 +22,7 @@ from mergus.process import Child, end_with_parent
 from mergus.serve import environment
 from mergus.setup import initialise
 
-KEPT_VARIABLES = {"AWS_CA_BUNDLE", "MERGUS_VENV"}
+KEPT_VARIABLES = ("AWS_CA_BUNDLE", "MERGUS_VENV", "MERGUS_TEST_")
 START_SECONDS = 120
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -96,8 +96,9 @@ def run_with_backends(command: Sequence[str], progress: Progress, *, throw_away:
         if throw_away:
             state_path = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="mergus-")))
             # a test must not meet the lake of whoever runs it
-            for name in [n for n in os.environ if n.startswith(("MERGUS_", "AWS_")) and n not in KEPT_VARIABLES]:
-                del os.environ[name]
+            for name in [n for n in os.environ if n.startswith(("MERGUS_", "AWS_"))]:
+                if not name.startswith(KEPT_VARIABLES):
+                    del os.environ[name]
             os.environ["MERGUS_STATE_DIR"] = str(state_path)
         state = cleanup.enter_context(StateDir.claim(state_path))
         stack = cleanup.enter_context(running(state, load_settings(), progress, durable=not throw_away))

@@ -5,9 +5,13 @@ With more than one worker each process writes its numbers to files in `PROMETHEU
 """
 
 import os
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client import generate_latest as _generate
 from prometheus_client.multiprocess import (
     MultiProcessCollector,  # pyright: ignore[reportUnknownVariableType]
@@ -30,18 +34,73 @@ OBJECT_REQUESTS = Counter("mergus_object_requests_total", "Requests to the objec
 OBJECT_FAILURES = Counter("mergus_object_failures_total", "Requests to the object store that failed.", ["method"])
 OBJECT_BYTES = Counter("mergus_object_bytes_total", "Bytes of objects read and written.", ["method"])
 MATERIALISED = Counter("mergus_chains_total", "Snapshots of tables written as Iceberg manifest lists.")
+STAGES = Histogram(
+    "mergus_stage_seconds",
+    "Time of each stage in which a table is put on storage.",
+    ["stage"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+LISTENER_LEADS = Gauge("mergus_listener_leads", "Listeners here that lead.", multiprocess_mode="livesum")
+LISTENER_TABLES = Gauge(
+    "mergus_listener_tables", "Tables that the listener has to do with.", ["state"], multiprocess_mode="livesum"
+)
+LISTENER_MADE = Counter("mergus_listener_made_total", "Tables that the listener put on storage.")
+LISTENER_FAILURES = Counter("mergus_listener_failures_total", "Attempts of the listener that failed.", ["type"])
 POOL_SIZE = Gauge("mergus_pool_connections", "Postgres connections of the server.", multiprocess_mode="livesum")
 POOL_IDLE = Gauge("mergus_pool_connections_idle", "Postgres connections not in use.", multiprocess_mode="livesum")
 POOL_WAITING = Gauge("mergus_pool_waiting", "Requests waiting for a Postgres connection.", multiprocess_mode="livesum")
 
 
-def exposition() -> bytes:
-    if MULTIPROC_DIR not in os.environ:
-        return _generate(REGISTRY)
-    _forget_the_dead(Path(os.environ[MULTIPROC_DIR]))
+@dataclass(slots=True)
+class Work:
+    """What this process has done so far, for those who cannot ask a counter."""
+
+    chains: int = 0
+    objects: int = 0
+    bytes: int = 0
+    stages: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
+
+    def since(self, before: "Work") -> "Work":
+        stages: dict[str, tuple[int, float]] = {}
+        for name, (times, seconds) in self.stages.items():
+            times_before, seconds_before = before.stages.get(name, (0, 0.0))
+            stages[name] = times - times_before, seconds - seconds_before
+        return Work(self.chains - before.chains, self.objects - before.objects, self.bytes - before.bytes, stages)
+
+
+WORK = Work()
+
+
+@asynccontextmanager
+async def timed(stage: str) -> AsyncGenerator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds = time.perf_counter() - start
+        STAGES.labels(stage).observe(seconds)
+        times, before = WORK.stages.get(stage, (0, 0.0))
+        WORK.stages[stage] = times + 1, before + seconds
+
+
+class Families:
+    """Metrics that are looked up when they are asked for."""
+
+    def __init__(self, found: Sequence[Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> Sequence[Metric]:
+        return self._found
+
+
+def exposition(found: Sequence[Metric] = ()) -> bytes:
     registry = CollectorRegistry()
-    MultiProcessCollector(registry)
-    return _generate(registry)
+    if MULTIPROC_DIR in os.environ:
+        _forget_the_dead(Path(os.environ[MULTIPROC_DIR]))
+        MultiProcessCollector(registry)
+    own = b"" if MULTIPROC_DIR in os.environ else _generate(REGISTRY)
+    registry.register(Families(found))  # pyright: ignore[reportArgumentType]
+    return own + _generate(registry)
 
 
 def _forget_the_dead(folder: Path) -> None:

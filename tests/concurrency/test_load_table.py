@@ -28,7 +28,9 @@ COMMITS = 100
 @contextmanager
 def running(lake: TestLake, folder: Path, *options: dict[str, Any]) -> Iterator[list[Server]]:
     with ExitStack() as stack:
-        found = [stack.enter_context(servers.server(lake.settings, folder, wait=False, **o)) for o in options]
+        # nobody makes anything before it is asked for
+        quiet = lake.settings.model_copy(update={"listener": "off"})
+        found = [stack.enter_context(servers.server(quiet, folder, wait=False, **o)) for o in options]
         for server in found:
             server.wait_ready()
         yield found

@@ -318,7 +318,7 @@ class Example:
 
         async def make() -> bytes:
             async with open_lake(self.world.lake.settings.model_copy(update=changes)) as lake:
-                return render(describe(await (await lake.tables()).materialiser.table(t.id)))
+                return render(describe(await (await lake.tables()).materialiser.table(t.id, 600)))
 
         return IcebergView.of(orjson.loads(asyncio.run(make())), self.world.io)
 

@@ -2,11 +2,11 @@
 
 The suite runs a few programs, always the same. A long run, of others each time:
 
-    MERGUS_MACHINE_EXAMPLES=500 ./scripts/test tests/machine
+    MERGUS_TEST_EXAMPLES=500 ./scripts/test tests/machine
 
 What fails is told with the shortest program that was found to fail, as statements, and the number to run it again by:
 
-    MERGUS_MACHINE_SEED=1234 ./scripts/test tests/machine
+    MERGUS_TEST_SEED=1234 ./scripts/test tests/machine
 
 Spark is asked about the newest snapshot only, after a few programs: it takes seconds for what PyIceberg does in
 milliseconds.
@@ -26,8 +26,8 @@ from tests.machine.iceberg_view import Rows, file_io
 from tests.machine.programs import Program, program, shortest
 from tests.support import lakes, servers, spark
 
-ASKED = os.environ.get("MERGUS_MACHINE_EXAMPLES")
-SEED = os.environ.get("MERGUS_MACHINE_SEED")
+ASKED = os.environ.get("MERGUS_TEST_EXAMPLES")
+SEED = os.environ.get("MERGUS_TEST_SEED")
 EXAMPLES = 1 if SEED else int(ASKED or 12)
 FIRST = int(SEED or (random.randrange(10**9) if ASKED else 1))
 LENGTH = 20
@@ -41,7 +41,11 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         folder: Path = tmp_path_factory.mktemp("servers")
         # a snapshot that is not listed yet is not a fault, but here it would hide one
         options = {"format_version": request.param, "history_patience": 60.0}
-        running = [stack.enter_context(servers.server(lake.settings, folder, **options)) for _ in range(2)]
+        # one listens, whoever makes what
+        running = [
+            stack.enter_context(servers.server(lake.settings, folder, listener=listener, **options))
+            for listener in (servers.LISTENER, "off")
+        ]
         postgres = stack.enter_context(psycopg.connect(lake.settings.dsn, autocommit=True))
         world = World(lake, running, request.param, file_io(lake.settings), lake.duckdb(), postgres)
         yield world
@@ -57,7 +61,7 @@ def run(world: World, seeds: range, at_the_end: AtTheEnd | None = None) -> None:
         if _failure(world, failing, at_the_end) is not None:
             found = shortest(failing, lambda p: _failure(world, p, at_the_end) is not None, SHRINKING)
             failure = _failure(world, found, at_the_end) or "(it does not fail again)"
-            pytest.fail(f"MERGUS_MACHINE_SEED={seed}\n{failure}", pytrace=False)
+            pytest.fail(f"MERGUS_TEST_SEED={seed}\n{failure}", pytrace=False)
 
 
 def _failure(world: World, steps: Program, at_the_end: AtTheEnd | None) -> str | None:

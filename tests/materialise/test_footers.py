@@ -35,7 +35,7 @@ ROWS = 20
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with lakes.lake() as lake, readers.served(lake, tmp_path_factory.mktemp("servers"), 2) as made:
+    with lakes.lake() as lake, readers.served(lake, tmp_path_factory.mktemp("servers"), 2, "off") as made:
         yield made
 
 

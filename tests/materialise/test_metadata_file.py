@@ -6,9 +6,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import duckdb
+import pytest
 
+from mergus.annex import tables as annex
 from mergus.catalog.lake import open_lake
 from mergus.catalog.served_tables import ServedTables
+from mergus.ducklake.connect import connection
+from mergus.errors import ServiceUnavailable
 from mergus.materialise.metadata import render
 from mergus.materialise.metadata_file import KEPT_VERSIONS, Written, signpost, write
 from mergus.materialise.table import Materialised
@@ -42,8 +46,13 @@ async def written(served: ServedTables, table: Materialised) -> Written:
 
 
 async def signed(served: ServedTables, version: Written) -> None:
+    """One who finds another at it comes again."""
     assert version.sign is not None
-    await signpost(served.pool, served.materialiser.objects, version.sign)
+    while True:
+        try:
+            return await signpost(served.pool, served.materialiser.objects, version.sign)
+        except ServiceUnavailable:
+            await asyncio.sleep(0.01)
 
 
 def test_a_state_is_one_version_whoever_writes_it(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
@@ -51,7 +60,7 @@ def test_a_state_is_one_version_whoever_writes_it(lake: TestLake, db: duckdb.Duc
 
     async def story() -> None:
         async with process(lake) as one, process(lake) as other:
-            tables = [await served.materialiser.table(table_id) for served in (one, other)]
+            tables = [await served.materialiser.table(table_id, 60) for served in (one, other)]
             both = [(served, table) for served, table in zip((one, other), tables, strict=True) for _ in range(5)]
             found = await asyncio.gather(*(written(served, table) for served, table in both))
             assert len({version.location for version in found}) == 1
@@ -69,7 +78,7 @@ def test_processes_that_write_different_states_take_turns(lake: TestLake, db: du
             states: list[Materialised] = []
             for n in range(4):
                 db.execute(f"INSERT INTO turns VALUES ({n})")
-                states.append(await served.materialiser.table(table_id))
+                states.append(await served.materialiser.table(table_id, 60))
             found = await asyncio.gather(*(written(served, state) for state in states))
             bucket = Bucket(lake.settings)
             for version in found:
@@ -89,9 +98,9 @@ def test_one_who_comes_late_with_an_older_state_does_not_hide_the_newer(
 
     async def story() -> None:
         async with process(lake) as served:
-            older = await served.materialiser.table(table_id)
+            older = await served.materialiser.table(table_id, 60)
             db.execute("INSERT INTO late VALUES (2)")
-            newer = await served.materialiser.table(table_id)
+            newer = await served.materialiser.table(table_id, 60)
             first = await written(served, newer)
             await signed(served, first)
             late = await written(served, older)
@@ -113,15 +122,62 @@ def test_a_sign_to_a_version_that_is_not_the_newest_is_not_put_up(
 
     async def story() -> None:
         async with process(lake) as served:
-            first = await written(served, await served.materialiser.table(table_id))
+            first = await written(served, await served.materialiser.table(table_id, 60))
             db.execute("INSERT INTO signed VALUES (2)")
-            second = await written(served, await served.materialiser.table(table_id))
+            second = await written(served, await served.materialiser.table(table_id, 60))
             await asyncio.gather(signed(served, second), signed(served, first))
             await signed(served, first)
             directory, bucket = second.metadata.location, Bucket(lake.settings)
             assert bucket.get(f"{directory}/metadata/version-hint.text") == b"2"
             assert bucket.get(f"{directory}/metadata/v2.metadata.json") == render(second.metadata)
             assert not bucket.has(f"{directory}/metadata/v1.metadata.json")
+
+    run(story)
+
+
+def test_one_that_was_held_up_while_it_set_its_sign_puts_the_newer_one_back(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
+    """Paused between two requests to the store, it loses its connection and with it the right to set signs."""
+    table_id = new_table(lake, db, "held_up")
+
+    async def story() -> None:
+        async with process(lake) as served:
+            first = await written(served, await served.materialiser.table(table_id, 60))
+            await signed(served, first)
+            db.execute("INSERT INTO held_up VALUES (2)")
+            second = await written(served, await served.materialiser.table(table_id, 60))
+            await signed(served, second)
+            bucket = Bucket(lake.settings)
+            hint = f"{second.metadata.location}/metadata/version-hint.text"
+            bucket.put(hint, b"1")
+            # its commit fails, so it tries again
+            await signed(served, first)
+            assert bucket.get(hint) == b"2"
+            bucket.delete(f"{second.metadata.location}/metadata/v2.metadata.json")
+            bucket.put(hint, b"1")
+            await signed(served, first)
+            assert bucket.get(hint) == b"1", "a sign leads to something"
+
+    run(story)
+
+
+def test_nobody_waits_for_one_who_is_held_up_while_it_sets_a_sign(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
+    table_id = new_table(lake, db, "waited_for")
+
+    async def story() -> None:
+        async with process(lake) as served:
+            version = await written(served, await served.materialiser.table(table_id, 60))
+            assert version.sign is not None
+            async with connection(served.pool) as conn, conn.transaction():
+                assert await annex.try_to_sign(conn, table_id)
+                with pytest.raises(ServiceUnavailable):
+                    await signpost(served.pool, served.materialiser.objects, version.sign)
+                # what a load needs goes on
+                db.execute("ALTER TABLE waited_for ADD COLUMN j INTEGER; INSERT INTO waited_for VALUES (2, 2)")
+                await written(served, await served.materialiser.table(table_id, 60))
 
     run(story)
 
@@ -136,7 +192,7 @@ def test_the_log_of_versions_is_bounded(lake: TestLake, db: duckdb.DuckDBPyConne
 
     async def story() -> None:
         async with process(lake) as served:
-            table = await served.materialiser.table(table_id)
+            table = await served.materialiser.table(table_id, 60)
             for _ in range(2):
                 found = await written(served, table)
                 log = [file for _, file in found.metadata.metadata_log]
@@ -154,7 +210,7 @@ def test_a_state_that_comes_back_is_a_new_version(lake: TestLake, db: duckdb.Duc
         async with process(lake) as served:
             for comment in ("this", "that", "this"):
                 db.execute(f"COMMENT ON TABLE back IS '{comment}'")
-                await written(served, await served.materialiser.table(table_id))
+                await written(served, await served.materialiser.table(table_id, 60))
             assert len(versions(lake, table_id)) == 3
 
     run(story)

@@ -133,6 +133,7 @@ def test_every_operation_passes_the_gate(server: Server, db: duckdb.DuckDBPyConn
         "tableExists": server.http.head(f"{server.path('main')}/tables/t"),
         "loadTable": server.http.get(f"{server.path('main')}/tables/t"),
         "dropNamespace": server.http.delete(server.path("gate")),
+        "getListener": server.http.get("/v1/lake/admin/listener"),
         "healthz": server.http.get("/healthz"),
         "readyz": server.http.get("/readyz"),
         "metrics": server.http.get("/metrics"),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Iterator
 from urllib.parse import quote
 
 import duckdb
@@ -9,13 +10,20 @@ import httpx
 import pytest
 
 from mergus.ducklake.session import identifier
-from tests.support import loads
+from tests.support import loads, servers
 from tests.support.lakes import TestLake
 from tests.support.loads import Bucket, get, ids, load, url
 from tests.support.servers import Server, error_of
 
 GZIP = {"Accept-Encoding": "gzip"}
 PLAIN = {"Accept-Encoding": "identity"}
+
+
+@pytest.fixture(scope="module")
+def server(lake: TestLake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Makes nothing before it is asked for."""
+    with servers.server(lake.settings, tmp_path_factory.mktemp("server"), listener="off") as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

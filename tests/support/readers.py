@@ -232,9 +232,9 @@ def _source(lake: TestLake) -> str:
 
 
 @contextmanager
-def served(lake: TestLake, folder: Path, format_version: int) -> Iterator[Served]:
+def served(lake: TestLake, folder: Path, format_version: int, listener: str = servers.LISTENER) -> Iterator[Served]:
     """Nothing of a long history is left for later: a load waits until it is there."""
-    options = {"format_version": format_version, "history_patience": 60}
+    options = {"format_version": format_version, "history_patience": 60, "listener": listener}
     with ExitStack() as stack:
         running = [stack.enter_context(servers.server(lake.settings, folder, wait=False, **options)) for _ in range(2)]
         for server in running:

@@ -19,6 +19,8 @@ from mergus.process import end_with_parent
 from mergus.serve import environment
 
 STARTUP_SECONDS = 60
+# of the servers through which engines read: MERGUS_TEST_LISTENER=off ./scripts/test tests/interop
+LISTENER = os.environ.get("MERGUS_TEST_LISTENER", "embedded")
 
 
 @dataclass

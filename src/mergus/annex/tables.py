@@ -16,6 +16,10 @@ REMOVE_PROPERTY: Final = "DELETE FROM table_property WHERE table_id = %(table_id
 READ_SCHEMAS: Final = "SELECT schema_id, fields FROM table_schema WHERE table_id = %(table_id)s ORDER BY schema_id"
 # Numbered under a lock: two processes that see a new schema at once give it one number.
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('mergus table ' || current_schema(), %(table_id)s))"
+# Not waited for: one that is paused in the middle of it would hold others up.
+TRY_TO_SIGN: Final = """
+    SELECT pg_try_advisory_xact_lock(hashtextextended('mergus sign ' || current_schema(), %(table_id)s))
+"""
 ADD_SCHEMA: Final = """
     INSERT INTO table_schema (table_id, schema_id, fields)
     SELECT %(table_id)s, coalesce(max(schema_id), -1) + 1, %(fields)s FROM table_schema WHERE table_id = %(table_id)s
@@ -25,10 +29,15 @@ READ_METADATA_FILES: Final = """
     SELECT version, location, updated_ms FROM metadata_file WHERE table_id = %(table_id)s
     ORDER BY version DESC LIMIT %(limit)s
 """
+# Told to all processes on channel `<our schema>_table`: those that are asked for the table make it ready.
 ADD_METADATA_FILE: Final = """
-    INSERT INTO metadata_file (table_id, version, location, updated_ms)
-    VALUES (%(table_id)s, %(version)s, %(location)s, %(updated_ms)s)
-    ON CONFLICT (table_id, version) DO NOTHING
+    WITH added AS (
+        INSERT INTO metadata_file (table_id, version, location, updated_ms)
+        VALUES (%(table_id)s, %(version)s, %(location)s, %(updated_ms)s)
+        ON CONFLICT (table_id, version) DO NOTHING
+        RETURNING table_id
+    )
+    SELECT pg_notify(current_schema() || '_table', table_id::text) FROM added
 """
 
 
@@ -65,6 +74,12 @@ async def add_schemas(conn: Conn, table_id: int, schemas: Sequence[str]) -> dict
             if fields not in known:
                 await conn.execute(ADD_SCHEMA, {"table_id": table_id, "fields": fields})
         return await read_schemas(conn, table_id)
+
+
+async def try_to_sign(conn: Conn, table_id: int) -> bool:
+    """Whether nobody else sets the signs to a table's metadata until this transaction ends."""
+    row = await (await conn.execute(TRY_TO_SIGN, {"table_id": table_id})).fetchone()
+    return row is not None and bool(row[0])
 
 
 async def read_metadata_files(conn: Conn, table_id: int, limit: int) -> list[MetadataFile]:

@@ -49,8 +49,9 @@ class Lake:
                 metadata = await check_served(conn, self.settings.metadata_schema)
             root = root_beside(metadata.location, self.settings.iceberg_path)
             place = Place(self.settings.metadata_schema, root, self.settings.format_version)
-            materialiser = Materialiser(self.pool, self.objects, place, self.settings.history_patience)
-            self._tables = ServedTables(self.pool, materialiser, TableCache(self.watch, self.settings.cached_tables))
+            materialiser = Materialiser(self.pool, self.objects, place)
+            cache = TableCache(self.watch, self.settings.cached_tables)
+            self._tables = ServedTables(self.pool, materialiser, cache, self.settings.history_patience)
         return self._tables
 
     def read(self) -> AbstractAsyncContextManager[Conn]:

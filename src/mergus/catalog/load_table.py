@@ -70,7 +70,7 @@ async def _pinned(served: ServedTables, table_id: int, head: Head, snapshot_id: 
         pinned = at_snapshot(answer.written.metadata, nearest)
         if pinned is not None and pinned.current_snapshot_id == nearest:
             return replace(answer.written, metadata=pinned)
-        if answer.is_complete:
+        if answer.missing_from is None:
             raise Unsupported(f"At snapshot {snapshot_id} the table cannot be shown as Iceberg")
         if time.monotonic() > deadline:
             raise ServiceUnavailable("The table's history is still being made; try again")

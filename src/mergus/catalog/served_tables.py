@@ -1,25 +1,32 @@
-"""Tables as one process serves them: names found, answers made once for all who wait, and kept while they are true."""
+"""Tables as one process serves them: names found, answers made once for all who wait, and kept while they are true.
+
+Clients, and a listener that runs in the process, come here for the same thing and get it from the same work: `answer`
+for what is newest, `finish` for the rest of a long history, `bring` for both with the signs to it.
+"""
 
 import asyncio
-from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Final
 
 from mergus.catalog.find import find_table
 from mergus.catalog.freshness import Shared
 from mergus.catalog.table_cache import Answer, TableCache
 from mergus.ducklake.connect import Pool, connection
 from mergus.ducklake.snapshots import Head
-from mergus.errors import ServiceUnavailable
+from mergus.errors import ApiError, ServiceUnavailable
 from mergus.iceberg.namespace import Namespace
 from mergus.logs import log
 from mergus.materialise import metadata_file
 from mergus.materialise.metadata_file import Signpost
 from mergus.materialise.table import Materialiser
 
-# How long history is made before those who ask meanwhile are shown what there is.
-BEHIND_SECONDS = 5.0
-SIGNED_AFTER = (0, 1, 5, 25)
+# How long history is made before those who ask meanwhile are shown what there is, and others have their turn.
+BEHIND_SECONDS: Final = 5.0
+BEHIND_AT_ONCE: Final = 2
+SIGNED_AFTER: Final = (0, 1, 5, 25)
+# Tables that clients asked for last: kept ready when they change.
+WANTED: Final = 1000
 
 
 @dataclass(slots=True)
@@ -27,13 +34,22 @@ class ServedTables:
     pool: Pool
     materialiser: Materialiser
     cache: TableCache
+    # for how long those who ask wait for older snapshots
+    patience: float
     look: Shared[Head] = field(init=False)
     _working: dict[int, asyncio.Task[Answer]] = field(default_factory=dict[int, asyncio.Task[Answer]])
-    _signs: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _behind: dict[int, asyncio.Task[None]] = field(default_factory=dict[int, asyncio.Task[None]])
+    # of tables that clients ask for, and of others
+    _turns: tuple[asyncio.Semaphore, asyncio.Semaphore] = field(init=False)
+    _signs: dict[int, Signpost] = field(default_factory=dict[int, Signpost])
+    _signing: dict[int, asyncio.Task[None]] = field(default_factory=dict[int, asyncio.Task[None]])
+    _wanted: dict[int, None] = field(default_factory=dict[int, None])
+    _heard: dict[int, None] = field(default_factory=dict[int, None])
+    _warming: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
         self.look = Shared(self.cache.look)
+        self._turns = asyncio.Semaphore(BEHIND_AT_ONCE), asyncio.Semaphore(BEHIND_AT_ONCE)
 
     async def resolve(self, namespace: Namespace, name: str, head: Head) -> int:
         schema = namespace.schema_name
@@ -45,8 +61,19 @@ class ServedTables:
         return found
 
     async def answer(self, table_id: int, head: Head) -> Answer:
-        """About the table as it was at `head` or later. Requests that miss at once wait for one piece of work; one that
-        began before may have read too old a state, and is not enough."""
+        """For a client: about the table as it was at `head` or later."""
+        self._wanted.pop(table_id, None)
+        self._wanted[table_id] = None
+        if len(self._wanted) > WANTED:
+            del self._wanted[next(iter(self._wanted))]
+        return await self._answer(table_id, head)
+
+    def is_wanted(self, table_id: int) -> bool:
+        return table_id in self._wanted
+
+    async def _answer(self, table_id: int, head: Head) -> Answer:
+        """Requests that miss at once wait for one piece of work; one that began before may have read too old a state,
+        and is not enough."""
         while True:
             if (kept := self.cache.answer(table_id)) is not None:
                 return kept
@@ -64,52 +91,94 @@ class ServedTables:
 
     async def _make(self, table_id: int) -> Answer:
         generation = self.cache.generation
-        table = await self.materialiser.table(table_id)
+        table = await self.materialiser.table(table_id, patience=0)
+        if table.missing_from is not None and self.patience:
+            await self.complete(table_id, self.patience)
+            table = await self.materialiser.table(table_id, patience=0)
         written = await metadata_file.write(self.pool, self.materialiser.objects, table)
         if written.sign is not None:
-            self._later(self._sign(written.sign))
+            self._sign_later(table_id, written.sign)
         ids = [snapshot.id for snapshot in table.reading.known.snapshots]
-        answer = Answer(table.reading.head, replace(written, sign=None), ids, table.is_complete, generation)
+        answer = Answer(table.reading.head, replace(written, sign=None), ids, table.missing_from, generation)
         self.cache.keep(table_id, answer)
-        if not table.is_complete:
-            self._complete(table_id)
+        if table.missing_from is not None:
+            self._finish(table_id)
         return answer
+
+    async def bring(self, table_id: int) -> tuple[Head, int | None]:
+        """Puts the table on storage as it is now, with the signs to it. The head that it is about, or a later one, and
+        the oldest snapshot that is missing still."""
+        head = await self.look()
+        answer = await self._answer(table_id, head)
+        if (signing := self._signing.get(table_id)) is not None:
+            await asyncio.shield(signing)
+        return head, answer.missing_from
+
+    async def finish(self, table_id: int) -> None:
+        """Makes the rest of the table's history."""
+        await asyncio.shield(self._finish(table_id))
 
     async def complete(self, table_id: int, seconds: float) -> None:
         """Waits for the rest of a table's history, so long at most."""
-        await asyncio.wait({self._complete(table_id)}, timeout=seconds)
+        await asyncio.wait({self._finish(table_id)}, timeout=seconds)
 
-    def _complete(self, table_id: int) -> asyncio.Task[None]:
+    def _finish(self, table_id: int) -> asyncio.Task[None]:
         task = self._behind.get(table_id)
         if task is None:
-            task = self._behind[table_id] = asyncio.create_task(self._finish(table_id))
+            task = self._behind[table_id] = asyncio.create_task(self._make_history(table_id))
             task.add_done_callback(lambda _: self._behind.pop(table_id, None))
+            task.add_done_callback(lambda done: _tell(done, f"the history of table {table_id} is not complete"))
         return task
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        """What nobody waits for."""
-        task = asyncio.create_task(work)
-        self._signs.add(task)
-        task.add_done_callback(self._signs.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    async def _make_history(self, table_id: int) -> None:
+        """Tables take turns, so that a long history does not keep others waiting."""
+        missing: int | None = 0
+        while missing is not None:
+            async with self._turns[0 if self.is_wanted(table_id) else 1]:
+                missing = (await self.materialiser.table(table_id, patience=BEHIND_SECONDS)).missing_from
+            # an answer that lists what there is now
+            self.cache.forget(table_id)
 
-    async def _sign(self, sign: Signpost) -> None:
+    def _sign_later(self, table_id: int, sign: Signpost) -> None:
+        """Nobody who loads the table waits for it."""
+        self._signs[table_id] = sign
+        if table_id not in self._signing:
+            task = self._signing[table_id] = asyncio.create_task(self._sign(table_id))
+            task.add_done_callback(lambda _: self._signing.pop(table_id, None))
+            task.add_done_callback(lambda done: _tell(done, f"no sign leads to table {table_id}"))
+
+    async def _sign(self, table_id: int) -> None:
         """Tried for a while; after that, the next process that makes an answer about the table does it."""
-        for seconds in SIGNED_AFTER:
-            await asyncio.sleep(seconds)
-            try:
-                await metadata_file.signpost(self.pool, self.materialiser.objects, sign)
-            except ServiceUnavailable as e:
-                log.warning("no sign leads to %s: %s", sign.file.location, e)
-            else:
-                return
+        while (sign := self._signs.pop(table_id, None)) is not None:
+            for last, seconds in zip((False, False, False, True), SIGNED_AFTER, strict=True):
+                await asyncio.sleep(seconds)
+                try:
+                    await metadata_file.signpost(self.pool, self.materialiser.objects, sign)
+                    break
+                except ServiceUnavailable:
+                    if last:
+                        raise
 
-    async def _finish(self, table_id: int) -> None:
-        """The rest of a long history, and then an answer that lists it."""
+    def hear(self, table_id: int) -> None:
+        """Another process may have put the table on storage: if clients ask for it here, it is made ready for them."""
+        if self.is_wanted(table_id):
+            self._heard[table_id] = None
+            if self._warming is None:
+                self._warming = asyncio.create_task(self._warm())
+                self._warming.add_done_callback(lambda done: _tell(done, "tables are not kept ready"))
+
+    async def _warm(self) -> None:
         try:
-            complete = False
-            while not complete:
-                complete = (await self.materialiser.table(table_id, patience=BEHIND_SECONDS)).is_complete
-                self.cache.forget(table_id)
-        except Exception as e:
-            log.warning("the history of table %s is not complete: %s", table_id, e)
+            while self._heard:
+                table_id = next(iter(self._heard))
+                del self._heard[table_id]
+                with suppress(ApiError):
+                    await self._answer(table_id, await self.look())
+        finally:
+            self._warming = None
+
+
+def _tell(done: asyncio.Task[None], what: str) -> None:
+    """Of a task that nobody may have waited for."""
+    if not done.cancelled() and (e := done.exception()) is not None:
+        log.warning("%s: %s", what, e)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mergus.ducklake import snapshots
-from mergus.ducklake.changes import ALTERED, DATA, LAYOUT, parse
+from mergus.ducklake.changes import names_stay, tables_named
 from mergus.ducklake.connect import Watch
 from mergus.ducklake.snapshots import Head
 from mergus.materialise.metadata_file import Written
@@ -55,9 +55,9 @@ class Answer:
 
     head: Head
     written: Written
-    # all snapshots of the table; not all are listed if some cannot be shown, or, unless it is complete, not yet
+    # all snapshots of the table; not all are listed if some cannot be shown, or are missing on storage
     snapshots: Sequence[int]
-    is_complete: bool
+    missing_from: int | None
     # an answer of an earlier one may be about a lake that was another one
     generation: int
     bodies: dict[tuple[Snapshots, bool], Body] = field(default_factory=dict[tuple[Snapshots, bool], Body])
@@ -87,7 +87,7 @@ class TableCache:
             self._state = state
             return self._head
         head, words = await self.watch.ask(lambda conn: snapshots.news(conn, known))
-        if words is None:
+        if words is None or head.epoch != known.epoch:
             self.generation += 1
             self._names.clear()
             self._answers.clear()
@@ -99,12 +99,11 @@ class TableCache:
         return head
 
     def _forget(self, words: str, head: Head) -> None:
-        for word, subject in parse(words):
-            if word in DATA | LAYOUT | {ALTERED} and subject.isdecimal():
-                self._answers.pop(int(subject), None)
-                self._changed[int(subject)] = head.snapshot_id
-            if word not in DATA | LAYOUT:
-                self._names.clear()
+        for table_id in tables_named(words):
+            self._answers.pop(table_id, None)
+            self._changed[table_id] = head.snapshot_id
+        if not names_stay(words):
+            self._names.clear()
 
     def table_id(self, schema: str, name: str) -> int | None:
         return self._names.get((schema, name))

@@ -66,3 +66,14 @@ def parse(text: str | None) -> list[tuple[str, str]]:
 def words_about(table_id: int, text: str | None) -> frozenset[str]:
     """What was done to this table."""
     return frozenset(word for word, subject in parse(text) if subject == str(table_id) and word in DATA | LAYOUT)
+
+
+def tables_named(text: str | None) -> set[int]:
+    """Tables that look different afterwards; new ones have no id here."""
+    about = DATA | LAYOUT | {ALTERED}
+    return {int(subject) for word, subject in parse(text) if word in about and subject.isdecimal()}
+
+
+def names_stay(text: str | None) -> bool:
+    """Whether every table is called what it was called, and none is new."""
+    return all(word in DATA | LAYOUT for word, _ in parse(text))

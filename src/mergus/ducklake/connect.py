@@ -130,6 +130,28 @@ class Watch:
             await self._conn.close()
 
 
+# A network that is gone is noticed within seconds.
+IMPATIENT: Final = {
+    "keepalives_idle": "2",
+    "keepalives_interval": "1",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "5000",
+}
+
+
+@asynccontextmanager
+async def dedicated(settings: Settings, name: str) -> AsyncGenerator[Conn]:
+    """A connection for one purpose, which goes on for as long as it lasts."""
+    given = make_conninfo(conninfo(settings), **IMPATIENT, application_name=name)
+    async with await AsyncConnection.connect(given, autocommit=True) as conn:
+        await check_names(conn, settings)
+        yield conn
+
+
+async def listen(conn: Conn, channel: str) -> None:
+    await conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+
+
 @asynccontextmanager
 async def one_state(pool: Pool) -> AsyncGenerator[Conn]:
     """A connection on which every query sees the same state of the lake, and nothing is written."""

@@ -130,13 +130,13 @@ async def exists(conn: Conn, snapshot_id: int) -> bool:
 
 
 async def news(conn: Conn, known: Head) -> tuple[Head, str | None]:
-    """The head, and the change words since the known one; None if they cannot be told."""
+    """The head, and the change words since the known one, as far as snapshots since then have not expired; None if it
+    is not one of the lake's snapshots any more."""
     key = {"known_id": known.snapshot_id, "known_time": known.snapshot_time}
     row = await (await conn.execute(NEWS, key)).fetchone()
     assert row is not None  # noqa: S101  (a lake has a snapshot)
     *now, still, words = row
-    found = Head(*now)
-    return found, (words or "") if still and found.epoch == known.epoch else None
+    return Head(*now), (words or "") if still else None
 
 
 async def is_still(conn: Conn, head: Head) -> bool:

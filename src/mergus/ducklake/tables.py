@@ -33,6 +33,9 @@ READ: Final = """
 
 NEXT_ROW_ID: Final = "SELECT next_row_id FROM ducklake_table_stats WHERE table_id = %(table_id)s"
 
+LIVE: Final = "SELECT table_id FROM ducklake_table WHERE end_snapshot IS NULL ORDER BY table_id DESC"
+BEGUN: Final = "SELECT table_id FROM ducklake_table WHERE end_snapshot IS NULL AND begin_snapshot > %(after)s"
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -55,6 +58,16 @@ async def find(conn: Conn, schema_id: int, name: str) -> int | None:
     """The id of the live table of this name."""
     row = await (await conn.execute(FIND, {"schema_id": schema_id, "name": name})).fetchone()
     return None if row is None else int(row[0])
+
+
+async def live(conn: Conn) -> list[int]:
+    """Of the whole catalog, the newest first."""
+    return [row[0] for row in await (await conn.execute(LIVE)).fetchall()]
+
+
+async def begun(conn: Conn, after: int) -> list[int]:
+    """Those that were made or renamed since a snapshot."""
+    return [row[0] for row in await (await conn.execute(BEGUN, {"after": after})).fetchall()]
 
 
 async def read(conn: Conn, table_id: int) -> Table | None:

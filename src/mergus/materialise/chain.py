@@ -8,7 +8,7 @@ The base is any older snapshot of the table, the very snapshot as it was made be
 nothing. What comes out shows the same rows in each case; the nearer the base, the less there is to do. What must hold:
 
 - A base was made when the lake was at `as_of`. Since then a merge may have taken the rows of data files away, for which
-  `Base.vanished` says where to look, and a flush may have turned inlined rows into files, for which `flushed` says that
+  `Start.vanished` says where to look, and a flush may have turned inlined rows into files: `flushed` then says that
   none of our files of rows is to be trusted.
 - Entries carry the sequence number of the snapshot that their rows begin at, and the deletes on them that of the
   snapshot that is made, which is never older: every delete applies.
@@ -41,6 +41,7 @@ from mergus.materialise.footers import Footers, Mapped
 from mergus.materialise.layout import Layout, ManifestName
 from mergus.materialise.manifests import Difference, Header, Manifests, Merging, apply, merge
 from mergus.materialise.rows_files import RowsFile, merged_from, positions_gone
+from mergus.metrics import timed
 from mergus.storage.objects import Objects
 
 _READS_AT_ONCE: Final = 8
@@ -179,25 +180,29 @@ async def _rows(conn: Conn, view: View, goal: Goal, after: int) -> list[Batch]:
 
 async def write(shop: Workshop, view: View, goal: Goal, base: Start, reading: Reading) -> Chain:
     header = Header(goal.id, view.format_version, goal.schema, goal.schema_id, goal.places, view.schema)
-    lake_files = await _lake_files(shop, view, goal, base, reading)
-    rows_files = await _rows_files(shop, view, goal, base, reading)
+    async with timed("deletes"):
+        lake_files = await _lake_files(shop, view, goal, base, reading)
+    async with timed("rows"):
+        rows_files = await _rows_files(shop, view, goal, base, reading)
     found = list(base.manifests)
     tally = Tally()
-    for difference in (*lake_files, *rows_files):
-        applied = await apply(shop.manifests, view.layout, header, found, difference)
-        found = applied.manifests
-        tally.count([entry for _, _, entry in difference.added], applied.removed, own=base.is_parent_of(goal))
-    found = await merge(shop.manifests, view.layout, header, found, view.merging)
-    found.sort(key=lambda file: file.content)
+    async with timed("manifests"):
+        for difference in (*lake_files, *rows_files):
+            applied = await apply(shop.manifests, view.layout, header, found, difference)
+            found = applied.manifests
+            tally.count([entry for _, _, entry in difference.added], applied.removed, own=base.is_parent_of(goal))
+        found = await merge(shop.manifests, view.layout, header, found, view.merging)
+        found.sort(key=lambda file: file.content)
     parent_id = goal.parent.id if goal.parent else None
-    first_row_id = tally.first_row_id or 0
+    async with timed("list"):
+        listed = await shop.manifests.write_list(view.layout, header, parent_id, tally.first_row_id or 0, found)
     return Chain(
         snapshot_id=goal.id,
         snapshot_time=goal.snapshot.time,
         as_of=view.as_of,
         file_horizon=view.horizon,
         layout=goal.places.key,
-        manifest_list=await shop.manifests.write_list(view.layout, header, parent_id, first_row_id, found),
+        manifest_list=listed,
         counts={**_counts(goal, base, tally), "specs": sorted({file.partition_spec_id for file in found})},
     )
 

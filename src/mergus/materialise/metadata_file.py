@@ -19,6 +19,7 @@ from mergus.iceberg.metadata import TableMetadata
 from mergus.materialise.layout import Layout, digest, metadata_as_of
 from mergus.materialise.metadata import describe, render
 from mergus.materialise.table import Materialised
+from mergus.metrics import timed
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
@@ -47,11 +48,12 @@ class Written:
 
 
 async def write(pool: Pool, objects: Objects, table: Materialised) -> Written:
-    core = describe(table)
-    name = digest(render(replace(core, last_updated_ms=0)))
-    for _ in range(ATTEMPTS):
-        if (written := await _write(pool, objects, table, core, name)) is not None:
-            return written
+    async with timed("metadata"):
+        core = describe(table)
+        name = digest(render(replace(core, last_updated_ms=0)))
+        for _ in range(ATTEMPTS):
+            if (written := await _write(pool, objects, table, core, name)) is not None:
+                return written
     raise ServiceUnavailable("Too many processes write the table's metadata; try again")
 
 
@@ -89,9 +91,12 @@ def _after(core: TableMetadata, log: list[MetadataFile]) -> TableMetadata:
 async def signpost(pool: Pool, objects: Objects, sign: Signpost) -> None:
     """Leads those who come by the directory to this version, if it is the newest still: one process at a time, so that
     the last one to do it is right. The number is written last, since it must lead to something."""
-    async with connection(pool) as conn, conn.transaction():
-        await conn.execute(annex.LOCK, {"table_id": sign.table_id})
-        if await annex.read_metadata_files(conn, sign.table_id, 1) != [sign.file]:
+    async with timed("signs"), connection(pool) as conn, conn.transaction():
+        if not await annex.try_to_sign(conn, sign.table_id):
+            raise ServiceUnavailable("Another process sets the signs to the table's metadata")
+        newest = await annex.read_metadata_files(conn, sign.table_id, 1)
+        if newest != [sign.file]:
+            await _correct(objects, sign.layout, newest)
             return
         number = sign.file.version + 1
         told = b"" if sign.new else await objects.get(sign.layout.version_hint) or b""
@@ -103,3 +108,12 @@ async def signpost(pool: Pool, objects: Objects, sign: Signpost) -> None:
         lost = int(told) if told.isdigit() else 0
         for gone in range(number + 1, min(lost, number + LOST_VERSIONS) + 1):
             await objects.delete(sign.layout.numbered_metadata(gone))
+
+
+async def _correct(objects: Objects, layout: Layout, newest: list[MetadataFile]) -> None:
+    """One that lost its connection while it was held up in here may have put its sign over a newer one since."""
+    for file in newest:
+        number = file.version + 1
+        told = await objects.get(layout.version_hint)
+        if told != str(number).encode() and await objects.size(layout.numbered_metadata(number)) is not None:
+            await objects.put(layout.version_hint, str(number).encode())

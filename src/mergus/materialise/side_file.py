@@ -15,7 +15,8 @@ over: a date and the like in a struct is stored as `CAST('…' AS VARCHAR)`. Tho
 Equal rows give equal bytes, because objects are named by their content.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -116,7 +117,7 @@ def write(batches: Sequence[Batch], columns: Columns, at: int) -> SideFile:
     row_id, last_updated = _free_names(targets)
     field_ids = [*(_field_id(t, t.column.name) for t in targets), f"{literal(row_id)}: {ROW_ID}"]
     field_ids.append(f"{literal(last_updated)}: {LAST_UPDATED}")
-    with TemporaryDirectory(prefix="mergus-") as directory, _session(directory) as session:
+    with _SESSIONS.one() as (session, directory):
         selects: list[tuple[list[str], str]] = []
         for i, batch in enumerate(batches):
             session.register(f"batch_{i}", _table(batch))
@@ -129,11 +130,15 @@ def write(batches: Sequence[Batch], columns: Columns, at: int) -> SideFile:
         except duckdb.Error:
             _blame(session, selects, targets)
             raise
-        file = Path(directory) / "rows.parquet"
+        file = directory / "rows.parquet"
         options = f"FORMAT parquet, COMPRESSION zstd, FIELD_IDS {{{', '.join(field_ids)}}}"
         session.execute(f"COPY all_rows TO {literal(str(file))} ({options})")
         data = file.read_bytes()
         nans = _nans(session, targets)
+        session.execute("DROP TABLE all_rows")
+        for i in range(len(batches)):
+            session.unregister(f"batch_{i}")
+        file.unlink()
     return SideFile(data, [r for _, r in keys], [b for b, _ in keys], *_counts(data, targets), nans)
 
 
@@ -147,18 +152,46 @@ def read_keys(data: bytes) -> list[tuple[int, int]]:
     return list(zip(row_ids, begins, strict=True))
 
 
-def _session(directory: str) -> duckdb.DuckDBPyConnection:
-    """One of its own for each file, since DuckDB may lose one over a text; in one thread, for equal bytes."""
-    session = duckdb.connect(
-        config={
-            "threads": "1",
-            "temp_directory": directory,
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-        }
-    )
-    session.execute("SET TimeZone = 'UTC'")
-    return session
+class _Sessions:
+    """DuckDB instances that nobody uses just now: to open one takes longer than to write most files.
+
+    One that has seen an error is not used again, since DuckDB may lose it over a text. In one thread, for equal bytes.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[tuple[duckdb.DuckDBPyConnection, TemporaryDirectory[str]]] = []
+
+    @contextmanager
+    def one(self) -> Generator[tuple[duckdb.DuckDBPyConnection, Path]]:
+        """With a directory of its own. What is registered or made there has to be taken away again."""
+        # threads come here: list operations are atomic
+        try:
+            session, directory = self._idle.pop()
+        except IndexError:
+            session, directory = self._open()
+        try:
+            yield session, Path(directory.name)
+        except BaseException:
+            session.close()
+            directory.cleanup()
+            raise
+        self._idle.append((session, directory))
+
+    def _open(self) -> tuple[duckdb.DuckDBPyConnection, TemporaryDirectory[str]]:
+        directory = TemporaryDirectory(prefix="mergus-")
+        session = duckdb.connect(
+            config={
+                "threads": "1",
+                "temp_directory": directory.name,
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+            }
+        )
+        session.execute("SET TimeZone = 'UTC'")
+        return session, directory
+
+
+_SESSIONS: Final = _Sessions()
 
 
 def _top_level(columns: Columns, at: int) -> list[_Node]:

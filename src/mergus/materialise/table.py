@@ -32,7 +32,7 @@ from mergus.materialise.footers import Footers, Unread
 from mergus.materialise.layout import ManifestName
 from mergus.materialise.manifests import Damaged, Manifests
 from mergus.materialise.reading import Known, Place, Shown, TableReading, schema_text
-from mergus.metrics import MATERIALISED
+from mergus.metrics import MATERIALISED, WORK, timed
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
@@ -61,8 +61,9 @@ class Materialised:
         return [s for s in self.reading.shown if s.snapshot.id in self.chains]
 
     @property
-    def is_complete(self) -> bool:
-        return len(self.listed) == len(self.reading.shown)
+    def missing_from(self) -> int | None:
+        """The oldest snapshot that has no chain yet; None if all have."""
+        return next((s.snapshot.id for s in self.reading.shown if s.snapshot.id not in self.chains), None)
 
     def schema_id(self, shown: Shown) -> int:
         return self.schema_ids[shown.schema_text]
@@ -83,7 +84,6 @@ class Materialiser:
     pool: Pool
     objects: Objects
     place: Place
-    patience: float
     shop: Workshop = field(init=False)
     _memory: dict[int, _Memory] = field(default_factory=dict[int, _Memory])
     _checked: set[int] = field(default_factory=set[int])
@@ -92,11 +92,11 @@ class Materialiser:
         footers = Footers(self.pool, self.objects)
         self.shop = Workshop(self.objects, Manifests(self.objects), DeletedRows(self.objects), footers)
 
-    async def table(self, table_id: int, patience: float | None = None) -> Materialised:
+    async def table(self, table_id: int, patience: float) -> Materialised:
         missing: FileNotFoundError | None = None
         for _ in range(ATTEMPTS):
             try:
-                return await self._looked_at(table_id, self.patience if patience is None else patience)
+                return await self._looked_at(table_id, patience)
             except Damaged as e:
                 log.warning("what was made of table %s is made again: %s", table_id, e)
                 await self._distrust(table_id)
@@ -125,7 +125,7 @@ class Materialiser:
 
     async def _table(self, table_id: int, patience: float, unopened: Mapping[int, str]) -> Materialised:
         memory = self._memory.get(table_id)
-        async with one_state(self.pool) as conn:
+        async with timed("read"), one_state(self.pool) as conn:
             if memory is not None and not await snapshots.is_still(conn, memory.known.head):
                 memory = None
             known = memory.known if memory else None
@@ -224,6 +224,7 @@ class Materialiser:
             await annex_chains.write(conn, found.view.table.id, found.view.format_version, [chain])
         made[goal.id] = chain
         MATERIALISED.inc()
+        WORK.chains += 1
 
     async def _history(
         self,

@@ -3,6 +3,7 @@
 from fastapi import Response
 
 from mergus.catalog import health
+from mergus.catalog.listener_status import measure
 from mergus.metrics import CONTENT_TYPE, exposition
 from mergus.rest.request import AnyLake, Context, json_response
 
@@ -21,4 +22,4 @@ async def readyz(lake: AnyLake, ctx: Context) -> Response:
 async def metrics(lake: AnyLake, ctx: Context) -> Response:
     await health.live(ctx)
     lake.observe_pool()
-    return Response(exposition(), media_type=CONTENT_TYPE)
+    return Response(exposition(await measure(lake)), media_type=CONTENT_TYPE)

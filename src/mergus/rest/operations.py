@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fastapi import Response
 
-from mergus.rest import config, health, namespaces, tables
+from mergus.rest import admin, config, health, namespaces, tables
 
 Handler = Callable[..., Awaitable[Response]]
 
@@ -38,6 +38,7 @@ OPERATIONS = (
     Operation("listTables", "GET", f"{_N}/tables", tables.list_tables),
     Operation("loadTable", "GET", f"{_N}/tables/{{table}}", tables.load_table),
     Operation("tableExists", "HEAD", f"{_N}/tables/{{table}}", tables.table_exists),
+    Operation("getListener", "GET", f"{_P}/admin/listener", admin.get_listener, announced=False),
     Operation("healthz", "GET", "/healthz", health.healthz, announced=False),
     Operation("readyz", "GET", "/readyz", health.readyz, announced=False),
     Operation("metrics", "GET", "/metrics", health.metrics, announced=False),

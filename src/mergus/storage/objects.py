@@ -15,7 +15,7 @@ from obstore.store import LocalStore, S3Store
 
 from mergus.config import Settings
 from mergus.errors import ServiceUnavailable
-from mergus.metrics import OBJECT_BYTES, OBJECT_FAILURES, OBJECT_REQUESTS
+from mergus.metrics import OBJECT_BYTES, OBJECT_FAILURES, OBJECT_REQUESTS, WORK
 from mergus.storage.location import Location
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ def _request(method: str) -> Generator[None]:
         OBJECT_FAILURES.labels(method).inc()
         # the library's message may quote a whole request: it goes to the log, not to the asker
         raise ServiceUnavailable("The object store does not answer, or refuses") from e
+
+
+def _count(written: bytes) -> None:
+    OBJECT_BYTES.labels("put").inc(len(written))
+    WORK.objects += 1
+    WORK.bytes += len(written)
 
 
 class _Reader(io.RawIOBase):
@@ -96,7 +102,7 @@ class Objects:
     async def put(self, location: Location, content: bytes) -> None:
         with _request("put"):
             await obstore.put_async(self._store(location), location.key, content)
-        OBJECT_BYTES.labels("put").inc(len(content))
+        _count(content)
 
     async def put_new(self, location: Location, content: bytes) -> bool:
         """Writes unless there is one already (a conditional PUT); whether it wrote."""
@@ -105,7 +111,7 @@ class Objects:
                 await obstore.put_async(self._store(location), location.key, content, mode="create")
             except AlreadyExistsError:
                 return False
-        OBJECT_BYTES.labels("put").inc(len(content))
+        _count(content)
         return True
 
     async def delete(self, location: Location) -> None:

@@ -1,0 +1,24 @@
+"""A listener for a lake that this process serves."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
+from mergus.catalog.lake import FOR_READERS, Lake
+from mergus.catalog.served_tables import BEHIND_AT_ONCE
+from mergus.materialise.listener import Listener
+
+
+@asynccontextmanager
+async def listening(lake: Lake, *, stands: bool) -> AsyncGenerator[None]:
+    """Meanwhile the process hears of commits. `stands`: it leads when it is its turn."""
+    # what the listener does never takes the last connections
+    most = max(1, lake.settings.pool_max - FOR_READERS - 2 * BEHIND_AT_ONCE)
+    listener = Listener(lake.settings, lake.tables, min(lake.settings.listener_tables, most), stands)
+    task = asyncio.create_task(listener.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

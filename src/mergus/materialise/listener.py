@@ -1,0 +1,246 @@
+"""The listener: a commit is on storage as Iceberg before anyone asks.
+
+Each process has one, on a connection of its own to Postgres. One of them leads (see `annex.leadership`): it hears of
+every snapshot, finds the tables that changed, and has them put on storage by what serves them, as a load would. The
+others wait for their turn. All of them hear when a table has been put on storage, and keep it ready if it is asked for.
+
+It is latency, never correctness. The snapshot table is the queue: a signal that is missed is made good by a look at the
+next beat, and one who takes over begins at the snapshot up to which all was done. Two that believe to lead do the same
+work twice, which does no harm: objects are named by their content, and rows are written by whoever is further.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import psycopg
+
+from mergus.annex import leadership
+from mergus.annex import listener as annex
+from mergus.annex.migrate import channel
+from mergus.config import Settings
+from mergus.ducklake import snapshots, tables
+from mergus.ducklake.changes import names_stay, tables_named
+from mergus.ducklake.connect import Conn, dedicated, listen
+from mergus.ducklake.snapshots import Head
+from mergus.errors import ApiError, InternalServerError, MergusError, NotFound, Unsupported
+from mergus.logs import log
+from mergus.materialise.backlog import Backlog
+from mergus.metrics import LISTENER_FAILURES, LISTENER_LEADS, LISTENER_MADE, LISTENER_TABLES, WORK, Work
+
+# Who missed more snapshots than this looks at every table: what they say would be more to read.
+MOST_SNAPSHOTS: Final = 10_000
+REPORT_SECONDS: Final = 0.5
+PROGRESS_SECONDS: Final = 5.0
+
+
+class Tables(Protocol):
+    """What puts tables on storage."""
+
+    async def bring(self, table_id: int) -> tuple[Head, int | None]: ...
+    async def finish(self, table_id: int) -> None: ...
+    def is_wanted(self, table_id: int) -> bool: ...
+    def hear(self, table_id: int) -> None: ...
+
+
+@dataclass(slots=True)
+class Listener:
+    settings: Settings
+    tables: Callable[[], Awaitable[Tables]]
+    # tables that it puts on storage at once
+    at_once: int
+    # whether it would lead
+    stands: bool
+
+    async def run(self) -> None:
+        """Until it is cancelled: whatever happens to Postgres, it comes back. What goes wrong is said once."""
+        said = ""
+        while True:
+            try:
+                async with dedicated(self.settings, "mergus listener") as conn:
+                    await self._attend(conn)
+            except Exception as e:
+                if said != (said := repr(e)):
+                    foreseen = isinstance(e, psycopg.Error | MergusError | OSError)
+                    log.warning("the listener begins anew: %s", e, exc_info=None if foreseen else e)
+            await asyncio.sleep(leadership.BEAT)
+
+    async def _attend(self, conn: Conn) -> None:
+        served = await self.tables()
+        made = f"{self.settings.annex_schema}_table"
+        await listen(conn, made)
+        while not self.stands or not await leadership.try_to_lead(conn):
+            if self.stands and (pid := await leadership.depose_the_silent(conn)) is not None:
+                log.warning("the leading listener was silent: its Postgres session %s is ended", pid)
+                continue
+            await _hear(conn, made, served)
+        await listen(conn, channel(self.settings))
+        await Leader(conn, served, self.at_once, made).lead()
+
+
+async def _hear(conn: Conn, made: str, served: Tables) -> None:
+    """Until something is heard, or a beat has passed."""
+    async for note in conn.notifies(timeout=leadership.BEAT, stop_after=1):
+        # anyone may say anything on a channel
+        if note.channel == made and note.payload.isdecimal():
+            served.hear(int(note.payload))
+
+
+@dataclass(slots=True)
+class Leader:
+    conn: Conn
+    served: Tables
+    at_once: int
+    made: str
+    backlog: Backlog = field(init=False)
+    _state: tuple[int, int, int] | None = None
+    _working: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _histories: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _began: Work = field(default_factory=Work)
+    _made: int = 0
+    _reported: tuple[object, ...] = ()
+    _reported_at: float = 0.0
+    _progress_at: float = 0.0
+
+    async def lead(self) -> None:
+        """Until the connection breaks, and the lead is lost with it."""
+        await self._begin(f"{socket.gethostname()}:{os.getpid()}")
+        LISTENER_LEADS.set(1)
+        try:
+            while True:
+                await self._look()
+                self._start()
+                await self._report()
+                await _hear(self.conn, self.made, self.served)
+        finally:
+            LISTENER_LEADS.set(0)
+            for state in self.backlog.numbers:
+                LISTENER_TABLES.labels(state).set(0)
+            log.info("this listener does not lead any more")
+            self.at_once = 0
+            for task in (*self._working, *self._histories):
+                task.cancel()
+
+    async def _begin(self, name: str) -> None:
+        self._began = WORK.since(Work())
+        done = await annex.read_done(self.conn)
+        seen = done or Head(-1, (await snapshots.head(self.conn)).snapshot_time, -1)
+        self.backlog = Backlog(seen, seen.epoch, self.served.is_wanted)
+        self.backlog.resume(await annex.read_failures(self.conn))
+        await annex.lead(self.conn, name)
+        log.info("this listener leads: all is done up to snapshot %s", "none" if done is None else done.snapshot_id)
+
+    async def _look(self) -> None:
+        """Finds out what has changed since the last time."""
+        state = await snapshots.state(self.conn)
+        if state == self._state:
+            return
+        known = self.backlog.seen
+        head, words = await snapshots.news(self.conn, known)
+        missed = head.snapshot_id - known.snapshot_id
+        if words is None or missed > MOST_SNAPSHOTS:
+            every = await tables.live(self.conn)
+            self.backlog.sweep(every, head, holds=True)
+            log.info("every table is looked at, %d of them: snapshot %s is not known", len(every), known.snapshot_id)
+        else:
+            named = tables_named(words)
+            if not names_stay(words):
+                named |= set(await tables.begun(self.conn, known.snapshot_id))
+            every = await tables.live(self.conn) if head.epoch != known.epoch else None
+            self.backlog.changed(named, head, time.monotonic())
+            if every is not None:
+                self.backlog.sweep(every, head, holds=False)
+        # the state before the head: what came between the two queries is looked at again
+        self._state = state
+
+    def _start(self) -> None:
+        while len(self._working) < self.at_once:
+            if (table_id := self.backlog.take(time.monotonic())) is None:
+                return
+            self._go(self._working, self._bring(table_id))
+
+    def _go(self, among: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        among.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            among.discard(task)
+            if not task.cancelled():
+                self._start()
+
+        task.add_done_callback(ended)
+
+    async def _bring(self, table_id: int) -> None:
+        try:
+            head, missing = await self.served.bring(table_id)
+        except NotFound:
+            self.backlog.gone(table_id)
+        except Exception as e:
+            self._failed(table_id, e, in_history=False)
+        else:
+            self._made += 1
+            LISTENER_MADE.inc()
+            if self.backlog.made(table_id, head, missing):
+                self._go(self._histories, self._finish(table_id))
+
+    async def _finish(self, table_id: int) -> None:
+        try:
+            await self.served.finish(table_id)
+        except NotFound:
+            self.backlog.history_made(table_id)
+        except Exception as e:
+            self._failed(table_id, e, in_history=True)
+        else:
+            self.backlog.history_made(table_id)
+
+    def _failed(self, table_id: int, e: Exception, *, in_history: bool) -> None:
+        # what else it says is for the log alone
+        error = e if isinstance(e, ApiError) else InternalServerError(f"{type(e).__name__}; the server's log has more")
+        LISTENER_FAILURES.labels(error.type).inc()
+        now = time.monotonic()
+        failure = self.backlog.went_wrong(table_id, error.type, error.message, now, in_history=in_history)
+        known = isinstance(e, ApiError)
+        level = log.info if isinstance(e, Unsupported) else log.warning
+        fields = {"table_id": table_id, "attempts": failure.attempts, "type": error.type}
+        level("a table cannot be put on storage: %s", e, exc_info=None if known else e, extra={"fields": fields})
+
+    async def _report(self) -> None:
+        """What was done so far, for the next leader and for whoever asks. Nothing is said twice."""
+        now, numbers = time.monotonic(), self.backlog.numbers
+        for state, number in numbers.items():
+            LISTENER_TABLES.labels(state).set(number)
+        self._say_progress(now, numbers)
+        known = (self.backlog.missing_from, self.backlog.epoch, self._made, *numbers.values())
+        unsaid = self.backlog.failed or self.backlog.cured or known != self._reported
+        if not unsaid or now < self._reported_at + REPORT_SECONDS:
+            return
+        failed, self.backlog.failed = self.backlog.failed, {}
+        cured, self.backlog.cured = self.backlog.cured, set()
+        work = WORK.since(self._began)
+        report = {
+            "tables": numbers,
+            "made": self._made,
+            "snapshots-made": work.chains,
+            "objects-written": work.objects,
+            "bytes-written": work.bytes,
+            "stages": {name: {"times": n, "seconds": round(s, 6)} for name, (n, s) in sorted(work.stages.items())},
+        }
+        upto = self.backlog.missing_from - 1
+        await annex.report(self.conn, upto, self.backlog.epoch, report, list(failed.values()), cured)
+        self._reported, self._reported_at = known, now
+
+    def _say_progress(self, now: float, numbers: dict[str, int]) -> None:
+        left = numbers["waiting"] + numbers["working"] + numbers["history"]
+        if left <= self.at_once:
+            self._progress_at = now
+        elif now > self._progress_at + PROGRESS_SECONDS:
+            self._progress_at = now
+            behind = self.backlog.seen.snapshot_id + 1 - self.backlog.missing_from
+            log.info(
+                "catching up: %d snapshots behind, %d tables made, %d wait, %d have older history to make",
+                *(behind, self._made, left - numbers["history"], numbers["history"]),
+            )
