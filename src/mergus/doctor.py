@@ -9,10 +9,10 @@ from uuid import uuid4
 import duckdb
 import psycopg
 
-from mergus.annex import migrate
+from mergus.annex import listener, migrate
 from mergus.config import Settings
 from mergus.ducklake import session
-from mergus.ducklake.connect import connect
+from mergus.ducklake.connect import connect, dedicated
 from mergus.ducklake.inspect import clock, newest_snapshot_time, server_version
 from mergus.ducklake.metadata import Metadata, read_metadata
 from mergus.errors import MergusError
@@ -57,6 +57,11 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _guarded("history", lambda: _history(settings), "Commits keep that time until clocks pass it; use NTP.")
     yield _guarded("annex", lambda: _annex(settings), "Run `mergus init`.")
     yield _guarded("trigger", lambda: _trigger(settings), "Run `mergus init`: it makes the trigger again.")
+    yield _guarded(
+        "listener",
+        lambda: asyncio.run(_listener(settings)),
+        "GET /v1/{prefix}/admin/listener of a server names the tables and why; see OPERATIONS.md.",
+    )
     yield _guarded(
         "storage",
         lambda: asyncio.run(_storage(settings, metadata)),
@@ -124,6 +129,17 @@ def _trigger(settings: Settings) -> str:
         if missing := [name for name, _, _ in migrate.missing_triggers(conn)]:
             raise _Wrong(f"commits are not announced: missing or disabled on ducklake_snapshot: {', '.join(missing)}")
     return f"commits are announced on channel {migrate.channel(settings)}"
+
+
+async def _listener(settings: Settings) -> str:
+    async with dedicated(settings, "mergus doctor") as conn, conn.transaction():
+        status = await listener.status(conn, 1)
+    leads = (
+        f"{status.leader} leads" if status.is_led else "nobody leads; tables are put on storage when they are asked for"
+    )
+    if status.failing:
+        raise _Wrong(f"there are tables that cannot be put on storage ({leads})")
+    return f"{leads}; {status.snapshots_behind} snapshots behind"
 
 
 async def _storage(settings: Settings, metadata: Metadata) -> str:

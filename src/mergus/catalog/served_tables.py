@@ -5,9 +5,11 @@ for what is newest, `finish` for the rest of a long history, `bring` for both wi
 """
 
 import asyncio
+import time
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from mergus.catalog.find import find_table
 from mergus.catalog.freshness import Shared
@@ -21,12 +23,15 @@ from mergus.materialise import metadata_file
 from mergus.materialise.metadata_file import Signpost
 from mergus.materialise.table import Materialiser
 
+T = TypeVar("T")
+
 # How long history is made before those who ask meanwhile are shown what there is, and others have their turn.
 BEHIND_SECONDS: Final = 5.0
 BEHIND_AT_ONCE: Final = 2
+# How long older snapshots are waited for by one whom nobody waits for: in a burst they are a few, and one version of
+# the metadata tells of all of them.
+SHORTLY: Final = 0.25
 SIGNED_AFTER: Final = (0, 1, 5, 25)
-# Tables that clients asked for last: kept ready when they change.
-WANTED: Final = 1000
 
 
 @dataclass(slots=True)
@@ -34,7 +39,7 @@ class ServedTables:
     pool: Pool
     materialiser: Materialiser
     cache: TableCache
-    # for how long those who ask wait for older snapshots
+    # for how long clients wait for older snapshots
     patience: float
     look: Shared[Head] = field(init=False)
     _working: dict[int, asyncio.Task[Answer]] = field(default_factory=dict[int, asyncio.Task[Answer]])
@@ -43,9 +48,10 @@ class ServedTables:
     _turns: tuple[asyncio.Semaphore, asyncio.Semaphore] = field(init=False)
     _signs: dict[int, Signpost] = field(default_factory=dict[int, Signpost])
     _signing: dict[int, asyncio.Task[None]] = field(default_factory=dict[int, asyncio.Task[None]])
+    # what clients asked for last: kept ready, and nothing else is
     _wanted: dict[int, None] = field(default_factory=dict[int, None])
     _heard: dict[int, None] = field(default_factory=dict[int, None])
-    _warming: asyncio.Task[None] | None = None
+    _warming: dict[int, asyncio.Task[None]] = field(default_factory=dict[int, asyncio.Task[None]])
 
     def __post_init__(self) -> None:
         self.look = Shared(self.cache.look)
@@ -64,23 +70,27 @@ class ServedTables:
         """For a client: about the table as it was at `head` or later."""
         self._wanted.pop(table_id, None)
         self._wanted[table_id] = None
-        if len(self._wanted) > WANTED:
+        if len(self._wanted) > self.cache.limit:
             del self._wanted[next(iter(self._wanted))]
-        return await self._answer(table_id, head)
+        deadline = time.monotonic() + self.patience
+        answer = await self._answer(table_id, head, self.patience)
+        # one who has less patience may have begun it
+        while answer.missing_from is not None and (left := deadline - time.monotonic()) > 0:
+            if not await self.complete(table_id, left):
+                break
+            answer = await self._answer(table_id, head, left)
+        return answer
 
     def is_wanted(self, table_id: int) -> bool:
         return table_id in self._wanted
 
-    async def _answer(self, table_id: int, head: Head) -> Answer:
+    async def _answer(self, table_id: int, head: Head, patience: float) -> Answer:
         """Requests that miss at once wait for one piece of work; one that began before may have read too old a state,
         and is not enough."""
         while True:
             if (kept := self.cache.answer(table_id)) is not None:
                 return kept
-            task = self._working.get(table_id)
-            if task is None:
-                task = self._working[table_id] = asyncio.create_task(self._make(table_id))
-                task.add_done_callback(lambda _: self._working.pop(table_id, None))
+            task = _only(self._working, table_id, lambda: self._make(table_id, patience))
             # a client that goes away does not take the work from others
             answer = await asyncio.shield(task)
             is_new = (answer.head.epoch, answer.head.snapshot_id) >= (head.epoch, head.snapshot_id)
@@ -89,18 +99,19 @@ class ServedTables:
             # the lake may have gone back behind the head, which would never be reached then
             head = await self.look()
 
-    async def _make(self, table_id: int) -> Answer:
+    async def _make(self, table_id: int, patience: float) -> Answer:
         generation = self.cache.generation
         table = await self.materialiser.table(table_id, patience=0)
-        if table.missing_from is not None and self.patience:
-            await self.complete(table_id, self.patience)
+        if table.missing_from is not None and patience > 0:
+            await self.complete(table_id, patience)
             table = await self.materialiser.table(table_id, patience=0)
         written = await metadata_file.write(self.pool, self.materialiser.objects, table)
         if written.sign is not None:
             self._sign_later(table_id, written.sign)
         ids = [snapshot.id for snapshot in table.reading.known.snapshots]
         answer = Answer(table.reading.head, replace(written, sign=None), ids, table.missing_from, generation)
-        self.cache.keep(table_id, answer)
+        if self.is_wanted(table_id):
+            self.cache.keep(table_id, answer)
         if table.missing_from is not None:
             self._finish(table_id)
         return answer
@@ -109,7 +120,7 @@ class ServedTables:
         """Puts the table on storage as it is now, with the signs to it. The head that it is about, or a later one, and
         the oldest snapshot that is missing still."""
         head = await self.look()
-        answer = await self._answer(table_id, head)
+        answer = await self._answer(table_id, head, SHORTLY)
         if (signing := self._signing.get(table_id)) is not None:
             await asyncio.shield(signing)
         return head, answer.missing_from
@@ -118,17 +129,14 @@ class ServedTables:
         """Makes the rest of the table's history."""
         await asyncio.shield(self._finish(table_id))
 
-    async def complete(self, table_id: int, seconds: float) -> None:
-        """Waits for the rest of a table's history, so long at most."""
-        await asyncio.wait({self._finish(table_id)}, timeout=seconds)
+    async def complete(self, table_id: int, seconds: float) -> bool:
+        """Waits for the rest of a table's history, so long at most; whether it is there."""
+        done, _ = await asyncio.wait({self._finish(table_id)}, timeout=seconds)
+        return any(task.exception() is None for task in done)
 
     def _finish(self, table_id: int) -> asyncio.Task[None]:
-        task = self._behind.get(table_id)
-        if task is None:
-            task = self._behind[table_id] = asyncio.create_task(self._make_history(table_id))
-            task.add_done_callback(lambda _: self._behind.pop(table_id, None))
-            task.add_done_callback(lambda done: _tell(done, f"the history of table {table_id} is not complete"))
-        return task
+        what = f"the history of table {table_id} is not complete"
+        return _only(self._behind, table_id, lambda: self._make_history(table_id), what)
 
     async def _make_history(self, table_id: int) -> None:
         """Tables take turns, so that a long history does not keep others waiting."""
@@ -142,10 +150,7 @@ class ServedTables:
     def _sign_later(self, table_id: int, sign: Signpost) -> None:
         """Nobody who loads the table waits for it."""
         self._signs[table_id] = sign
-        if table_id not in self._signing:
-            task = self._signing[table_id] = asyncio.create_task(self._sign(table_id))
-            task.add_done_callback(lambda _: self._signing.pop(table_id, None))
-            task.add_done_callback(lambda done: _tell(done, f"no sign leads to table {table_id}"))
+        _only(self._signing, table_id, lambda: self._sign(table_id), f"no sign leads to table {table_id}")
 
     async def _sign(self, table_id: int) -> None:
         """Tried for a while; after that, the next process that makes an answer about the table does it."""
@@ -163,22 +168,31 @@ class ServedTables:
         """Another process may have put the table on storage: if clients ask for it here, it is made ready for them."""
         if self.is_wanted(table_id):
             self._heard[table_id] = None
-            if self._warming is None:
-                self._warming = asyncio.create_task(self._warm())
-                self._warming.add_done_callback(lambda done: _tell(done, "tables are not kept ready"))
+            _only(self._warming, 0, self._warm, "tables are not kept ready")
 
     async def _warm(self) -> None:
-        try:
-            while self._heard:
-                table_id = next(iter(self._heard))
-                del self._heard[table_id]
-                with suppress(ApiError):
-                    await self._answer(table_id, await self.look())
-        finally:
-            self._warming = None
+        while self._heard:
+            table_id = next(iter(self._heard))
+            del self._heard[table_id]
+            with suppress(ApiError):
+                await self._answer(table_id, await self.look(), SHORTLY)
 
 
-def _tell(done: asyncio.Task[None], what: str) -> None:
-    """Of a task that nobody may have waited for."""
-    if not done.cancelled() and (e := done.exception()) is not None:
-        log.warning("%s: %s", what, e)
+def _only(
+    tasks: dict[int, asyncio.Task[T]], table_id: int, work: Callable[[], Coroutine[Any, Any, T]], failed: str = ""
+) -> asyncio.Task[T]:
+    """The one task for a table: that which is under way, or a new one. `failed` is said of one that nobody may be
+    waiting for."""
+    task = tasks.get(table_id)
+    if task is not None and not task.done():
+        return task
+    task = tasks[table_id] = asyncio.create_task(work())
+
+    def ended(task: asyncio.Task[T]) -> None:
+        if tasks.get(table_id) is task:
+            del tasks[table_id]
+        if failed and not task.cancelled() and (e := task.exception()) is not None:
+            log.warning("%s: %s", failed, e)
+
+    task.add_done_callback(ended)
+    return task

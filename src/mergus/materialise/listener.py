@@ -64,7 +64,8 @@ class Listener:
                 async with dedicated(self.settings, "mergus listener") as conn:
                     await self._attend(conn)
             except Exception as e:
-                if said != (said := repr(e)):
+                if repr(e) != said:
+                    said = repr(e)
                     foreseen = isinstance(e, psycopg.Error | MergusError | OSError)
                     log.warning("the listener begins anew: %s", e, exc_info=None if foreseen else e)
             await asyncio.sleep(leadership.BEAT)
