@@ -20,6 +20,7 @@
         ├── InternalServerError          500  InternalServerError
         │   └── CommitStateUnknown       500  CommitStateUnknownException
         └── ServiceUnavailable           503  ServiceUnavailableException, with Retry-After
+            └── TableGone                503  the same
 
 Iceberg's Java client picks the exception it throws from status *and* type, so `type` is part of the
 protocol and never changes for beauty. A message is read by a person at night: it names the thing and
@@ -127,3 +128,8 @@ class ServiceUnavailable(ApiError):
     status = 503
     type = "ServiceUnavailableException"
     headers: ClassVar[dict[str, str]] = {"Retry-After": "1"}
+
+
+class TableGone(ServiceUnavailable):
+    """A table of Postgres is not there. It may have been a moment ago: DuckLake drops those of inlined rows when it has
+    flushed them, and no transaction sees a table that is dropped, however old its state."""

@@ -12,7 +12,7 @@ from mergus.ducklake import columns, inlined
 from mergus.ducklake.columns import Columns
 from mergus.ducklake.connect import Conn, one_state, open_pool
 from mergus.ducklake.inlined import Batch, InlinedTable, Live, Unreadable
-from mergus.errors import ServiceUnavailable
+from mergus.errors import TableGone
 from tests.support import lakes
 from tests.support.lakes import TestLake
 
@@ -198,7 +198,7 @@ def test_a_flush_while_we_read_takes_nothing_from_us(lake: TestLake, db: duckdb.
     assert read(lake, "kept") == []
 
 
-@pytest.mark.parametrize("asked", ["read", "ended", "live_begins"])
+@pytest.mark.parametrize("asked", ["read", "ended", "keys"])
 def test_rows_that_a_flush_dropped_while_we_read_are_asked_for_again(
     asked: str, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
@@ -216,9 +216,9 @@ def test_rows_that_a_flush_dropped_while_we_read_are_asked_for_again(
             case "ended":
                 return await inlined.ended(conn, schema, there, after=-1, upto=10**6)
             case _:
-                return await inlined.live_begins(conn, schema, there, at=10**6)
+                return await inlined.keys(conn, schema, there, after=-1, upto=10**6, at=10**6)
 
-    with pytest.raises(ServiceUnavailable, match="flushed"):
+    with pytest.raises(TableGone):
         ask(lake, table, question)
 
 

@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from mergus.config import Settings, hide_password
-from mergus.errors import ServiceUnavailable, SetupError
+from mergus.errors import ServiceUnavailable, SetupError, TableGone
 
 Conn = AsyncConnection[tuple[Any, ...]]
 Pool = AsyncConnectionPool[Conn]
@@ -95,6 +95,8 @@ async def meaningful() -> AsyncGenerator[None]:
     try:
         yield
     except psycopg.Error as e:
+        if isinstance(e, errors.UndefinedTable):
+            raise TableGone("The lake is not set up, or the server's role may not see it; run `mergus init`") from e
         for kinds, words in _MEANINGS:
             if isinstance(e, kinds):
                 raise ServiceUnavailable(words) from e
@@ -168,7 +170,6 @@ _MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], str], ...] = (
     ((psycopg.OperationalError,), "Postgres does not answer"),
     ((errors.ReadOnlySqlTransaction,), "Postgres takes no writes: it is read-only, or a standby"),
     ((errors.InsufficientPrivilege,), "The server's Postgres role may not do this; see OPERATIONS.md for its rights"),
-    ((errors.UndefinedTable,), "The lake is not set up, or the server's role may not see it; run `mergus init`"),
 )
 
 

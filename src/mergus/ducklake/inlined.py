@@ -15,16 +15,14 @@ All of this is about one state of the lake: call it inside one REPEATABLE READ t
 flush waits with dropping an inlined table that somebody reads. One query for each inlined table, at most.
 """
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString
 
-from psycopg import errors, sql
+from psycopg import sql
 
 from mergus.ducklake.columns import Column, Columns, folded
 from mergus.ducklake.connect import Conn
-from mergus.errors import ServiceUnavailable
 
 # From pg_class as this transaction sees it, not from to_regclass: a table that a flush has dropped meanwhile is to
 # fail the query for its rows. If it were only left out, its rows would be missing from a state that still has them.
@@ -137,9 +135,8 @@ async def read(
             table=sql.Identifier(schema, table.name),
             columns=sql.SQL(", ").join([*fetched, *map(_fetched, table.columns, top or ())]),
         )
-        async with _not_flushed_meanwhile():
-            cursor = await conn.execute(query, {"after": after, "upto": upto, "at": at}, binary=True)
-            rows: list[tuple[Any, ...]] = await cursor.fetchall()
+        cursor = await conn.execute(query, {"after": after, "upto": upto, "at": at}, binary=True)
+        rows: list[tuple[Any, ...]] = await cursor.fetchall()
         if not rows:
             continue
         if top is None:
@@ -196,13 +193,4 @@ async def _over_all(
     if not tables:
         return []
     parts = [sql.SQL(query).format(table=sql.Identifier(schema, table.name)) for table in tables]
-    async with _not_flushed_meanwhile():
-        return await (await conn.execute(sql.SQL(" UNION ALL ").join(parts), key)).fetchall()
-
-
-@asynccontextmanager
-async def _not_flushed_meanwhile() -> AsyncGenerator[None]:
-    try:
-        yield
-    except errors.UndefinedTable:
-        raise ServiceUnavailable("Rows of this table were flushed just now; try again") from None
+    return await (await conn.execute(sql.SQL(" UNION ALL ").join(parts), key)).fetchall()

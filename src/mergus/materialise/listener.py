@@ -141,12 +141,14 @@ class Leader:
         if state == self._state:
             return
         known = self.backlog.seen
-        head, words = await snapshots.news(self.conn, known)
-        missed = head.snapshot_id - known.snapshot_id
-        if words is None or missed > MOST_SNAPSHOTS:
+        if state[0] - known.snapshot_id > MOST_SNAPSHOTS:
+            head, words = await snapshots.head(self.conn), None
+        else:
+            head, words = await snapshots.news(self.conn, known)
+        if words is None:
             every = await tables.live(self.conn)
             self.backlog.sweep(every, head, holds=True)
-            log.info("every table is looked at, %d of them: snapshot %s is not known", len(every), known.snapshot_id)
+            log.info("every table is looked at, %d of them", len(every))
         else:
             named = tables_named(words)
             if not names_stay(words):

@@ -20,7 +20,7 @@ from mergus.ducklake.connect import Conn, Pool, connection, one_state
 from mergus.ducklake.inlined import Unreadable
 from mergus.ducklake.places import same_places, still_readable
 from mergus.ducklake.snapshots import Snapshot
-from mergus.errors import InternalServerError, ServiceUnavailable, Unsupported
+from mergus.errors import InternalServerError, ServiceUnavailable, TableGone, Unsupported
 from mergus.iceberg.manifest import DELETED
 from mergus.logs import log
 from mergus.materialise import chain as chains
@@ -93,7 +93,7 @@ class Materialiser:
         self.shop = Workshop(self.objects, Manifests(self.objects), DeletedRows(self.objects), footers)
 
     async def table(self, table_id: int, patience: float) -> Materialised:
-        missing: FileNotFoundError | None = None
+        missing: Exception | None = None
         for _ in range(ATTEMPTS):
             try:
                 return await self._looked_at(table_id, patience)
@@ -103,8 +103,12 @@ class Materialiser:
             except FileNotFoundError as e:
                 # DuckLake may have cleaned a file up that it named a moment ago
                 missing = e
+            except TableGone as e:
+                missing = e
             except Unreadable as e:
                 raise Unsupported(f"The table cannot be shown as Iceberg: {e}") from e
+        if isinstance(missing, TableGone):
+            raise missing
         if missing is not None:
             raise InternalServerError("A file of the table that DuckLake names is missing") from missing
         raise ServiceUnavailable("Objects of the table are missing as soon as they are written; try again")
