@@ -5,6 +5,7 @@ plain text whatever the two schemas are called; no table of ours begins with `du
 travel in the connection string: a pooler in transaction mode between us and Postgres is not supported.
 """
 
+import select
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -71,13 +72,22 @@ def open_pool(settings: Settings) -> Pool:
         min_size=min(settings.pool_min, settings.pool_max),
         max_size=settings.pool_max,
         timeout=settings.pool_timeout,
-        check=AsyncConnectionPool.check_connection,
+        check=_check,
         configure=partial(check_names, settings=settings),
         open=False,
         kwargs={"autocommit": True},
         name="mergus",
         reconnect_timeout=5,
     )
+
+
+async def _check(conn: Conn) -> None:
+    """Raises if Postgres has ended the connection. Nothing can be read from one that is idle and well, which the kernel
+    can tell without a query."""
+    poll = select.poll()
+    poll.register(conn.fileno(), select.POLLIN)
+    if poll.poll(0):
+        await AsyncConnectionPool.check_connection(conn)
 
 
 @asynccontextmanager
