@@ -1,7 +1,9 @@
 """`mergus listen`: a listener as a process of its own, without a server."""
 
 import asyncio
+import os
 import signal
+from typing import Final
 
 import uvloop
 from prometheus_client import start_http_server
@@ -13,10 +15,13 @@ from mergus.config import Settings
 from mergus.errors import SetupError
 from mergus.logs import log
 
+NICE: Final = 5
+
 
 def listen(settings: Settings) -> None:
-    """Listens until SIGTERM or SIGINT."""
+    """Listens until SIGTERM or SIGINT. What it does can wait: those who commit on the same machine come first."""
     logs.configure(settings)
+    os.nice(NICE)
     # nobody loads a table here
     uvloop.run(_listen(settings.model_copy(update={"cached_tables": 1})))
 

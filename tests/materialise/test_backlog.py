@@ -10,9 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from mergus.annex.listener import Failure
 from mergus.ducklake.snapshots import Head
 from mergus.errors import InternalServerError, ServiceUnavailable, Unsupported
-from mergus.materialise.backlog import FIRST_RETRY, LAST_RETRY, LAST_RETRY_OTHERWISE, Backlog
+from mergus.materialise.backlog import FIRST_RETRY, LAST_RETRY, LAST_RETRY_OTHERWISE, REST, Backlog
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
+# long before a test begins: nothing rests any more
+AT = -1.0
 
 
 def head(snapshot_id: int, epoch: int = 0) -> Head:
@@ -27,15 +29,31 @@ def test_changes_of_a_table_coalesce_and_done_follows_the_oldest_that_waits() ->
     assert backlog.take(0) == 1
     backlog.changed([1], head(13), now=0)
     assert [backlog.take(0), backlog.take(0)] == [2, None]
-    assert not backlog.made(1, head(12), None)
+    assert not backlog.made(1, head(12), None, AT)
     # 2 changed between 11 and 12: nobody knows at which
     assert backlog.missing_from == 12
-    assert not backlog.made(2, head(13), None)
+    assert not backlog.made(2, head(13), None, AT)
     assert backlog.missing_from == 13
     assert backlog.take(0) == 1
-    assert not backlog.made(1, head(13), None)
+    assert not backlog.made(1, head(13), None, AT)
     assert backlog.missing_from == 14
     assert backlog.take(0) is None
+
+
+def test_a_table_rests_after_it_was_worked_on_and_others_do_not_wait_for_it() -> None:
+    backlog = Backlog(head(0), 0)
+    backlog.changed([1], head(1), now=0)
+    assert backlog.take(0) == 1, "the first of a burst is at once"
+    backlog.changed([1], head(2), now=0.01)
+    backlog.made(1, head(1), None, now=0.02)
+    backlog.changed([1], head(3), now=0.03)
+    backlog.changed([2], head(4), now=0.04)
+    assert (backlog.take(0.04), backlog.missing_from) == (2, 2)
+    assert (backlog.take(0.11), backlog.next_at) == (None, 0.02 + REST)
+    assert backlog.take(0.02 + REST) == 1
+    backlog.made(1, head(4), None, now=0.13)
+    backlog.changed([1], head(5), now=0.13 + REST)
+    assert backlog.take(0.13 + REST) == 1, "it has rested"
 
 
 def test_what_clients_ask_for_comes_first_and_what_only_might_have_changed_last() -> None:
@@ -51,15 +69,15 @@ def test_older_history_holds_up_neither_the_newest_nor_other_tables() -> None:
     backlog = Backlog(head(0), 0)
     backlog.changed([1], head(50), now=0)
     assert backlog.take(0) == 1
-    assert backlog.made(1, head(50), 7), "the older ones are to be made"
+    assert backlog.made(1, head(50), 7, AT), "the older ones are to be made"
     assert backlog.missing_from == 7
     backlog.changed([1], head(51), now=0)
     assert backlog.take(0) == 1, "while its history is made"
-    assert not backlog.made(1, head(51), 30), "which is being made already"
+    assert not backlog.made(1, head(51), 30, AT), "which is being made already"
     assert backlog.missing_from == 30
     backlog.history_made(1)
     assert backlog.take(0) == 1, "to be told with all that it lists"
-    assert not backlog.made(1, head(51), None)
+    assert not backlog.made(1, head(51), None, AT)
     assert (backlog.missing_from, backlog.numbers["waiting"]) == (52, 0)
 
 
@@ -77,13 +95,13 @@ def test_a_failed_table_holds_nothing_up_and_is_tried_again_ever_later() -> None
         while backlog.take(now) is None:
             now += 0.25
             assert now < 1000
-        backlog.made(1, head(0), 1)
+        backlog.made(1, head(0), 1, AT)
         backlog.history_made(1)
         waited.append(now - before)
     assert waited[:4] == [1, 2, 4, 8]
     assert waited[-1] == LAST_RETRY_OTHERWISE
     assert backlog.take(now) == 1
-    backlog.made(1, head(1), None)
+    backlog.made(1, head(1), None, AT)
     assert (backlog.failed, backlog.cured) == ({}, {1})
 
 
@@ -107,7 +125,7 @@ def test_one_that_fails_again_before_its_cure_is_written_down_is_no_cure() -> No
     backlog = Backlog(head(0), 0)
     backlog.resume([Failure(1, ServiceUnavailable.type, "down", attempts=1)])
     assert backlog.take(0) == 1
-    backlog.made(1, head(0), None)
+    backlog.made(1, head(0), None, AT)
     assert backlog.cured == {1}
     backlog.changed([1], head(1), now=0)
     assert backlog.take(0) == 1
@@ -122,7 +140,7 @@ def test_an_epoch_is_done_when_every_table_was_looked_at() -> None:
     for table in (backlog.take(0), backlog.take(0)):
         assert backlog.epoch == 0
         assert table is not None
-        backlog.made(table, head(5, 3), None)
+        backlog.made(table, head(5, 3), None, AT)
     assert backlog.epoch == 3
     backlog.sweep([], head(5, epoch=4), holds=False)
     assert backlog.epoch == 4
@@ -134,12 +152,12 @@ def test_after_the_lake_has_gone_back_nothing_is_done_before_all_was_looked_at()
     assert backlog.take(0) == 1
     backlog.sweep([1, 2], head(20), holds=True)
     assert backlog.missing_from == 0
-    backlog.made(1, head(51), None)  # of the lake that is gone
+    backlog.made(1, head(51), None, AT)  # of the lake that is gone
     assert backlog.missing_from == 0
     for _ in range(2):
         table = backlog.take(0)
         assert table is not None
-        backlog.made(table, head(20), None)
+        backlog.made(table, head(20), None, AT)
     assert (backlog.missing_from, backlog.take(0)) == (21, None)
 
 
@@ -197,7 +215,7 @@ class Listening(RuleBasedStateMachine):
         until = {c for c in truth.changes if c <= reached.snapshot_id}
         truth.stored |= until if all_of_it else {max(until, default=0)} & until
         missing = min(until - truth.stored, default=None)
-        if self.backlog.made(table, reached, missing):
+        if self.backlog.made(table, reached, missing, self.now):
             assert table not in self.histories
             self.histories.add(table)
 
@@ -254,7 +272,7 @@ class Listening(RuleBasedStateMachine):
             for table, reached in list(self.working.items()):
                 self.tables[table].stored |= {c for c in self.tables[table].changes if c <= reached.snapshot_id}
                 del self.working[table]
-                if self.backlog.made(table, reached, None):
+                if self.backlog.made(table, reached, None, self.now):
                     self.histories.add(table)
             for table in list(self.histories):
                 self.histories.remove(table)

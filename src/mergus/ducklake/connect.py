@@ -164,6 +164,10 @@ async def listen(conn: Conn, channel: str) -> None:
     await conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
 
 
+async def unlisten(conn: Conn, channel: str) -> None:
+    await conn.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
+
+
 @asynccontextmanager
 async def one_state(pool: Pool) -> AsyncGenerator[Conn]:
     """A connection on which every query sees the same state of the lake, and nothing is written."""

@@ -7,6 +7,7 @@ Nothing here waits or looks at a clock; whoever leads keeps one and brings it up
 - `missing_from` is never later than the first snapshot that some table lacks, failed tables aside.
 - A failed table holds nothing up. It is tried again after a while, which grows, and soon when it changes.
 - A table is worked on once at a time. Its older history is made beside that: what is newest does not wait for it.
+- A table that was worked on a moment ago rests: in a burst, several commits are one piece of work.
 """
 
 import heapq
@@ -25,6 +26,9 @@ FIRST_RETRY: Final = 1.0
 LAST_RETRY: Final = {ServiceUnavailable.type: 5.0, Unsupported.type: 900.0}
 LAST_RETRY_OTHERWISE: Final = 60.0
 
+# Seconds after which a table is worked on again at the earliest.
+REST: Final = 0.1
+
 
 @dataclass(slots=True)
 class _Table:
@@ -37,7 +41,8 @@ class _Table:
     # older snapshots are being made
     behind: bool = False
     failure: Failure | None = None
-    retry_at: float = inf
+    # the time at which it is to be worked on
+    later: float = inf
 
 
 @dataclass(slots=True)
@@ -53,7 +58,10 @@ class Backlog:
     _tables: dict[int, _Table] = field(default_factory=dict[int, _Table])
     # those to be worked on, in this order: what readers ask for, what changed, what only might have changed
     _queues: tuple[dict[int, None], dict[int, None], dict[int, None]] = field(default_factory=lambda: ({}, {}, {}))
-    _retries: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    # those that are to be worked on at some time
+    _later: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    # when tables were worked on, of those that rest still
+    _rests: dict[int, float] = field(default_factory=dict[int, float])
     # those that have not been looked at since the epoch changed
     _unswept: set[int] = field(default_factory=set[int])
 
@@ -86,12 +94,12 @@ class Backlog:
         self.seen = replace(head, epoch=self.seen.epoch)
         for table_id in tables:
             table = self._table(table_id)
-            if table.failure is not None and not table.works:
-                self._retry(table, min(table.retry_at, now + FIRST_RETRY))
-                continue
             if table.failure is None and table.since is None:
                 table.since = after + 1
-            self._wait(table)
+            if table.failure is not None and not table.works:
+                self._wait_until(table, min(table.later, now + FIRST_RETRY))
+            else:
+                self._rest(table, now)
 
     def sweep(self, tables: Iterable[int], head: Head, *, holds: bool) -> None:
         """Tables of which nobody knows whether they changed. `holds`: they may lack snapshots, too."""
@@ -106,11 +114,11 @@ class Backlog:
 
     def take(self, now: float) -> int | None:
         """The next to be worked on."""
-        while self._retries and self._retries[0][0] <= now:
-            at, table_id = heapq.heappop(self._retries)
+        while self._later and self._later[0][0] <= now:
+            at, table_id = heapq.heappop(self._later)
             table = self._tables.get(table_id)
-            if table is not None and table.retry_at == at:
-                table.retry_at = inf
+            if table is not None and table.later == at:
+                table.later = inf
                 self._wait(table)
         for queue in self._queues:
             if queue:
@@ -120,13 +128,20 @@ class Backlog:
                 return table_id
         return None
 
-    def made(self, table_id: int, reached: Head, missing: int | None) -> bool:
+    @property
+    def next_at(self) -> float | None:
+        """When there will be something to take, if there is nothing now."""
+        return self._later[0][0] if self._later else None
+
+    def made(self, table_id: int, reached: Head, missing: int | None, now: float) -> bool:
         """A table was brought to a head, but for older snapshots from `missing` on; whether they have to be made."""
         table = self._tables[table_id]
         table.works = False
+        self._rests = {i: until for i, until in self._rests.items() if until > now}
+        self._rests[table_id] = now + REST
         if table.again:
             table.again = False
-            self._wait(table)
+            self._rest(table, now)
         elif missing is None:
             self._leave(table)
         if table.since:
@@ -159,7 +174,7 @@ class Backlog:
         self._swept(table_id)
         most = LAST_RETRY.get(kind, LAST_RETRY_OTHERWISE)
         later = FIRST_RETRY if changed else min(FIRST_RETRY * 2 ** min(attempts - 1, 20), most)
-        self._retry(table, now + later)
+        self._wait_until(table, now + later)
         return table.failure
 
     def _table(self, table_id: int) -> _Table:
@@ -172,10 +187,17 @@ class Backlog:
             rank = 0 if self.is_wanted(table.id) else 1 if table.since is not None else 2
             self._queues[rank][table.id] = None
 
-    def _retry(self, table: _Table, at: float) -> None:
-        if at != table.retry_at:
-            table.retry_at = at
-            heapq.heappush(self._retries, (at, table.id))
+    def _wait_until(self, table: _Table, at: float) -> None:
+        if at != table.later:
+            table.later = at
+            heapq.heappush(self._later, (at, table.id))
+
+    def _rest(self, table: _Table, now: float) -> None:
+        until = self._rests.get(table.id, now)
+        if until > now and not table.works:
+            self._wait_until(table, min(table.later, until))
+        else:
+            self._wait(table)
 
     def _leave(self, table: _Table) -> None:
         del self._tables[table.id]

@@ -40,6 +40,7 @@ from mergus.materialise.deletes import DeletedRows, Rendered, Target
 from mergus.materialise.footers import Footers, Mapped
 from mergus.materialise.layout import Layout, ManifestName
 from mergus.materialise.manifests import Difference, Header, Manifests, Merging, apply, merge
+from mergus.materialise.outbox import Outbox
 from mergus.materialise.rows_files import RowsFile, merged_from, positions_gone
 from mergus.metrics import timed
 from mergus.storage.objects import Objects
@@ -180,22 +181,26 @@ async def _rows(conn: Conn, view: View, goal: Goal, after: int) -> list[Batch]:
 
 async def write(shop: Workshop, view: View, goal: Goal, base: Start, reading: Reading) -> Chain:
     header = Header(goal.id, view.format_version, goal.schema, goal.schema_id, goal.places, view.schema)
+    outbox = Outbox(shop.objects)
+    store = shop.manifests.through(outbox)
     async with timed("deletes"):
-        lake_files = await _lake_files(shop, view, goal, base, reading)
+        lake_files = await _lake_files(shop, outbox, view, goal, base, reading)
     async with timed("rows"):
-        rows_files = await _rows_files(shop, view, goal, base, reading)
+        rows_files = await _rows_files(shop, outbox, view, goal, base, reading)
     found = list(base.manifests)
     tally = Tally()
     async with timed("manifests"):
         for difference in (*lake_files, *rows_files):
-            applied = await apply(shop.manifests, view.layout, header, found, difference)
+            applied = await apply(store, view.layout, header, found, difference)
             found = applied.manifests
             tally.count([entry for _, _, entry in difference.added], applied.removed, own=base.is_parent_of(goal))
-        found = await merge(shop.manifests, view.layout, header, found, view.merging)
+        found = await merge(store, view.layout, header, found, view.merging)
         found.sort(key=lambda file: file.content)
     parent_id = goal.parent.id if goal.parent else None
     async with timed("list"):
-        listed = await shop.manifests.write_list(view.layout, header, parent_id, tally.first_row_id or 0, found)
+        listed = await store.write_list(view.layout, header, parent_id, tally.first_row_id or 0, found)
+    async with timed("store"):
+        await outbox.arrived()
     return Chain(
         snapshot_id=goal.id,
         snapshot_time=goal.snapshot.time,
@@ -251,7 +256,7 @@ def _operation(words: frozenset[str], own: Changes) -> str | None:
 
 
 async def _lake_files(
-    shop: Workshop, view: View, goal: Goal, base: Start, reading: Reading
+    shop: Workshop, outbox: Outbox, view: View, goal: Goal, base: Start, reading: Reading
 ) -> tuple[Difference, Difference]:
     """What becomes of DuckLake's data files, and of the deletes on them."""
     leaves = entries.leaves(view.columns, goal.id)
@@ -275,12 +280,12 @@ async def _lake_files(
         if positions:
             spec, partition = places[file.id]
             targets.append((file.id, Target(entries.uri(file.path), spec.spec_id, partition, positions)))
-    await _add_deletes(shop, view, goal, base, deletes_on, present, targets)
+    await _add_deletes(outbox, view, goal, base, deletes_on, present, targets)
     return data, deletes_on
 
 
 async def _rows_files(
-    shop: Workshop, view: View, goal: Goal, base: Start, reading: Reading
+    shop: Workshop, outbox: Outbox, view: View, goal: Goal, base: Start, reading: Reading
 ) -> tuple[Difference, Difference]:
     """What becomes of our files of inlined rows, and of the deletes on them."""
     staying = [f for f in base.rows_files if reading.rows_after > -1 and f.after < reading.rows_after]
@@ -300,16 +305,16 @@ async def _rows_files(
         elif positions:
             targets.append((file.upto, Target(file.path, UNPARTITIONED.spec_id, (), positions)))
     if reading.batches:
-        data.added.append((UNPARTITIONED.spec_id, goal.id, await _write_rows(shop, view, goal, reading)))
+        data.added.append((UNPARTITIONED.spec_id, goal.id, await _write_rows(outbox, view, goal, reading)))
     present = await _present(shop, base.manifests, deletes_on)
-    await _add_deletes(shop, view, goal, base, deletes_on, present, targets)
+    await _add_deletes(outbox, view, goal, base, deletes_on, present, targets)
     return data, deletes_on
 
 
-async def _write_rows(shop: Workshop, view: View, goal: Goal, reading: Reading) -> Entry:
+async def _write_rows(outbox: Outbox, view: View, goal: Goal, reading: Reading) -> Entry:
     made = await asyncio.to_thread(side_file.write, reading.batches, view.columns, goal.id)
     location = view.layout.rows(reading.rows_after, goal.id, made.data)
-    await shop.objects.put(location, made.data)
+    await outbox.put(location, made.data)
     file = DataFile(
         content=DATA,
         file_path=str(location),
@@ -371,7 +376,7 @@ def _may_have_deletes(file: LakeFile, goal: Goal) -> bool:
 
 
 async def _add_deletes(
-    shop: Workshop,
+    outbox: Outbox,
     view: View,
     goal: Goal,
     base: Start,
@@ -388,8 +393,8 @@ async def _add_deletes(
         if there is not None and there.file_path == rendered.entry.file_path:
             del difference.removed[target.file_path]
         else:
+            await outbox.put(rendered.location, rendered.data)
             new.append((file_id, target, rendered))
-    await deletes.write(shop.objects, [rendered for _, _, rendered in new])
     # whether the snapshot deleted this, or one between it and the base, only a base right before it can tell
     status = ADDED if base.is_parent_of(goal) else EXISTING
     for file_id, target, rendered in new:

@@ -21,7 +21,6 @@ from mergus.ducklake.files import DeleteFile
 from mergus.iceberg import deletion_vector, position_deletes, puffin
 from mergus.iceberg.manifest import POSITION_DELETES, DataFile, PartitionValue
 from mergus.iceberg.position_deletes import FILE_PATH_ID, SNAPSHOT_ID_COLUMN
-from mergus.materialise.at_once import each
 from mergus.materialise.kept import Kept
 from mergus.materialise.layout import Layout
 from mergus.storage.location import Location
@@ -33,7 +32,6 @@ _parquet: Untyped = pq
 CREATED_BY: Final = f"Mergus {__version__}"
 # of what was read from storage, for the next snapshot of the same history
 _KEPT_POSITIONS: Final = 1_000_000
-_PUTS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +115,6 @@ class Rendered:
 
 def render(layout: Layout, target: Target, format_version: int) -> Rendered:
     return _vector(layout, target) if format_version >= 3 else _positions(layout, target)
-
-
-async def write(objects: Objects, rendered: Sequence[Rendered]) -> None:
-    await each(lambda found: objects.put(found.location, found.data), rendered, _PUTS_AT_ONCE)
 
 
 def _positions(layout: Layout, target: Target) -> Rendered:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import psycopg
+from psycopg import Notify
 
 from mergus.annex import leadership
 from mergus.annex import listener as annex
@@ -25,7 +26,7 @@ from mergus.annex.migrate import channel
 from mergus.config import Settings
 from mergus.ducklake import snapshots, tables
 from mergus.ducklake.changes import names_stay, tables_named
-from mergus.ducklake.connect import Conn, dedicated, listen
+from mergus.ducklake.connect import Conn, dedicated, listen, unlisten
 from mergus.ducklake.snapshots import Head
 from mergus.errors import ApiError, InternalServerError, MergusError, NotFound, Unsupported
 from mergus.logs import log
@@ -78,17 +79,19 @@ class Listener:
             if self.stands and (pid := await leadership.depose_the_silent(conn)) is not None:
                 log.warning("the leading listener was silent: its Postgres session %s is ended", pid)
                 continue
-            await _hear(conn, made, served)
+            for note in await _hear(conn):
+                # anyone may say anything on a channel
+                if note.channel == made and note.payload.isdecimal():
+                    served.hear(int(note.payload))
+        # what the leader puts on storage is ready here already
+        await unlisten(conn, made)
         await listen(conn, channel(self.settings))
-        await Leader(conn, served, self.at_once, made).lead()
+        await Leader(conn, served, self.at_once).lead()
 
 
-async def _hear(conn: Conn, made: str, served: Tables) -> None:
-    """Until something is heard, or a beat has passed."""
-    async for note in conn.notifies(timeout=leadership.BEAT, stop_after=1):
-        # anyone may say anything on a channel
-        if note.channel == made and note.payload.isdecimal():
-            served.hear(int(note.payload))
+async def _hear(conn: Conn) -> list[Notify]:
+    """Waits until something is heard, or a beat has passed."""
+    return [note async for note in conn.notifies(timeout=leadership.BEAT, stop_after=1)]
 
 
 @dataclass(slots=True)
@@ -96,7 +99,6 @@ class Leader:
     conn: Conn
     served: Tables
     at_once: int
-    made: str
     backlog: Backlog = field(init=False)
     _state: tuple[int, int, int] | None = None
     _working: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -116,7 +118,7 @@ class Leader:
                 await self._look()
                 self._start()
                 await self._report()
-                await _hear(self.conn, self.made, self.served)
+                await _hear(self.conn)
         finally:
             LISTENER_LEADS.set(0)
             for state in self.backlog.numbers:
@@ -162,7 +164,12 @@ class Leader:
 
     def _start(self) -> None:
         while len(self._working) < self.at_once:
-            if (table_id := self.backlog.take(time.monotonic())) is None:
+            now = time.monotonic()
+            if (table_id := self.backlog.take(now)) is None:
+                next_at = self.backlog.next_at
+                # otherwise the next beat is soon enough
+                if next_at is not None and next_at < now + leadership.BEAT:
+                    asyncio.get_running_loop().call_later(next_at - now, self._start)
                 return
             self._go(self._working, self._bring(table_id))
 
@@ -187,7 +194,7 @@ class Leader:
         else:
             self._made += 1
             LISTENER_MADE.inc()
-            if self.backlog.made(table_id, head, missing):
+            if self.backlog.made(table_id, head, missing, time.monotonic()):
                 self._go(self._histories, self._finish(table_id))
 
     async def _finish(self, table_id: int) -> None:

@@ -7,6 +7,7 @@ ones. What it costs to add or remove a file is a manifest, however many files th
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,8 +19,8 @@ from mergus.iceberg.partition_spec import partition_types, spec_json, summaries
 from mergus.iceberg.schema import Schema, schema_json
 from mergus.materialise.kept import Kept
 from mergus.materialise.layout import Content, Kind, Layout, ManifestName, digest, digest_in
+from mergus.materialise.outbox import Outbox, Store
 from mergus.storage.location import Location
-from mergus.storage.objects import Objects
 
 # Entries of one manifest that a single commit adds, and bytes of one that merging makes; Iceberg's own default is 8
 # MiB, but one file less means writing its manifest again.
@@ -72,10 +73,16 @@ def _number(text: str | None, default: int) -> int:
 class Manifests:
     """Manifests on storage. They never change, so those that were read or written last are kept."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Store) -> None:
         self._objects = objects
         self._entries = Kept[list[Entry]](_KEPT)
         self._lists = Kept[list[ManifestFile]](_KEPT)
+
+    def through(self, outbox: Outbox) -> "Manifests":
+        """The same, but what is written goes by way of the outbox."""
+        other = copy(self)
+        other._objects = outbox
+        return other
 
     async def read_list(self, path: str) -> list[ManifestFile]:
         if (kept := self._lists.get(path)) is None:

@@ -6,6 +6,7 @@ merge has taken away. What takes longer than `patience` is left for another call
 be read, and nobody waits for history.
 """
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
 ATTEMPTS: Final = 3
+FLUSH_SECONDS: Final = 2.0
 
 Rendered = dict[int, tuple[tuple[Snapshot, str, int | None, int], dict[str, Any]]]
 # of the tables that were read last, what the next reading need not ask for
@@ -93,7 +95,18 @@ class Materialiser:
         self.shop = Workshop(self.objects, Manifests(self.objects), DeletedRows(self.objects), footers)
 
     async def table(self, table_id: int, patience: float) -> Materialised:
-        missing: Exception | None = None
+        until = time.monotonic() + FLUSH_SECONDS
+        while True:
+            try:
+                return await self._tried(table_id, patience)
+            except TableGone:
+                # a flush drops several tables of inlined rows, and each look may meet another
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(0.02)
+
+    async def _tried(self, table_id: int, patience: float) -> Materialised:
+        missing: FileNotFoundError | None = None
         for _ in range(ATTEMPTS):
             try:
                 return await self._looked_at(table_id, patience)
@@ -103,12 +116,8 @@ class Materialiser:
             except FileNotFoundError as e:
                 # DuckLake may have cleaned a file up that it named a moment ago
                 missing = e
-            except TableGone as e:
-                missing = e
             except Unreadable as e:
                 raise Unsupported(f"The table cannot be shown as Iceberg: {e}") from e
-        if isinstance(missing, TableGone):
-            raise missing
         if missing is not None:
             raise InternalServerError("A file of the table that DuckLake names is missing") from missing
         raise ServiceUnavailable("Objects of the table are missing as soon as they are written; try again")
