@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from mergus.catalog.lake import FOR_READERS, Lake
 from mergus.catalog.served_tables import BEHIND_AT_ONCE
@@ -19,6 +19,7 @@ async def listening(lake: Lake, *, stands: bool) -> AsyncGenerator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        # one that meets the end of its connection can lose a cancellation on the way
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=1)

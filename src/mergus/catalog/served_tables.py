@@ -32,6 +32,8 @@ BEHIND_AT_ONCE: Final = 2
 # the metadata tells of all of them.
 SHORTLY: Final = 0.25
 SIGNED_AFTER: Final = (0, 1, 5, 25)
+# How long one who needs a sign waits for it: a process that is paused in the middle may keep others from setting it.
+SIGNED_WITHIN: Final = 2.0
 
 
 @dataclass(slots=True)
@@ -122,7 +124,10 @@ class ServedTables:
         head = await self.look()
         answer = await self._answer(table_id, head, SHORTLY)
         if (signing := self._signing.get(table_id)) is not None:
-            await asyncio.shield(signing)
+            done, _ = await asyncio.wait({signing}, timeout=SIGNED_WITHIN)
+            if not done:
+                raise ServiceUnavailable("The signs to the table's metadata are not set yet")
+            signing.result()
         return head, answer.missing_from
 
     async def finish(self, table_id: int) -> None:
@@ -191,7 +196,8 @@ def _only(
     def ended(task: asyncio.Task[T]) -> None:
         if tasks.get(table_id) is task:
             del tasks[table_id]
-        if failed and not task.cancelled() and (e := task.exception()) is not None:
+        # asked for in any case: those who waited for it may have gone away
+        if not task.cancelled() and (e := task.exception()) is not None and failed:
             log.warning("%s: %s", failed, e)
 
     task.add_done_callback(ended)

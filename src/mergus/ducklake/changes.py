@@ -18,6 +18,7 @@ FLUSHES: Final = frozenset({"inline_flush", "flushed_inlined"})
 MERGES: Final = frozenset({"merge_adjacent", "compacted_table"})
 LAYOUT: Final = FLUSHES | MERGES | {"rewrite_delete"}
 ALTERED: Final = "altered_table"
+DROPPED: Final = "dropped_table"
 
 # a word, and its subject: an id, or quoted names with doubled quotes in them
 _WORD: Final = re.compile(r'([a-z_]+):((?:"(?:[^"]|"")*"|[^",])*)(?:,|$)', re.IGNORECASE)
@@ -69,8 +70,8 @@ def words_about(table_id: int, text: str | None) -> frozenset[str]:
 
 
 def tables_named(text: str | None) -> set[int]:
-    """Tables that look different afterwards; new ones have no id here."""
-    about = DATA | LAYOUT | {ALTERED}
+    """Tables that look different afterwards, or are gone; new ones have no id here."""
+    about = DATA | LAYOUT | {ALTERED, DROPPED}
     return {int(subject) for word, subject in parse(text) if word in about and subject.isdecimal()}
 
 

@@ -93,11 +93,8 @@ async def _check(conn: Conn) -> None:
 @asynccontextmanager
 async def connection(pool: Pool) -> AsyncGenerator[Conn]:
     """A connection from the pool; whatever Postgres cannot do just now becomes a 503 that says so."""
-    try:
-        async with meaningful(), pool.connection() as conn:
-            yield conn
-    except (PoolTimeout, PoolClosed, TooManyRequests) as e:
-        raise ServiceUnavailable("No connection to Postgres could be had in time") from e
+    async with meaningful(), pool.connection() as conn:
+        yield conn
 
 
 @asynccontextmanager
@@ -178,6 +175,7 @@ async def one_state(pool: Pool) -> AsyncGenerator[Conn]:
 
 # In order: the first that fits. What is not here is a fault of ours, and is answered as one.
 _MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], str], ...] = (
+    ((PoolTimeout, PoolClosed, TooManyRequests), "No connection to Postgres could be had in time"),
     ((errors.QueryCanceled,), "Postgres took too long and was interrupted"),
     ((errors.DeadlockDetected, errors.SerializationFailure), "Another writer was in the way; try again"),
     ((errors.IdleInTransactionSessionTimeout,), "The server was held up and lost its turn; try again"),

@@ -56,6 +56,8 @@ class Listener:
     at_once: int
     # whether it would lead
     stands: bool
+    # what it saw last of the lake: if that is gone, Postgres has come back from a backup
+    _seen: Head | None = None
 
     async def run(self) -> None:
         """Until it is cancelled: whatever happens to Postgres, it comes back. What goes wrong is said once."""
@@ -86,7 +88,11 @@ class Listener:
         # what the leader puts on storage is ready here already
         await unlisten(conn, made)
         await listen(conn, channel(self.settings))
-        await Leader(conn, served, self.at_once).lead()
+        leader = await Leader.begin(conn, served, self.at_once, self._seen)
+        try:
+            await leader.lead()
+        finally:
+            self._seen = leader.backlog.seen
 
 
 async def _hear(conn: Conn) -> list[Notify]:
@@ -99,19 +105,31 @@ class Leader:
     conn: Conn
     served: Tables
     at_once: int
-    backlog: Backlog = field(init=False)
+    backlog: Backlog
     _state: tuple[int, int, int] | None = None
     _working: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _histories: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
-    _began: Work = field(default_factory=Work)
+    _began: Work = field(default_factory=lambda: WORK.since(Work()))
     _made: int = 0
     _reported: tuple[object, ...] = ()
     _reported_at: float = 0.0
-    _progress_at: float = 0.0
+    _progress_at: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    async def begin(cls, conn: Conn, served: Tables, at_once: int, before: Head | None) -> "Leader":
+        """Where the one before it ended, unless the lake is not the one that this process saw before."""
+        done = await annex.read_done(conn)
+        if before is not None and not await snapshots.is_still(conn, before):
+            done = None
+        seen = done or Head(-1, (await snapshots.head(conn)).snapshot_time, -1)
+        backlog = Backlog(seen, seen.epoch, served.is_wanted)
+        backlog.resume(await annex.read_failures(conn))
+        await annex.lead(conn, f"{socket.gethostname()}:{os.getpid()}")
+        log.info("this listener leads: all is done up to snapshot %s", "none" if done is None else done.snapshot_id)
+        return cls(conn, served, at_once, backlog)
 
     async def lead(self) -> None:
         """Until the connection breaks, and the lead is lost with it."""
-        await self._begin(f"{socket.gethostname()}:{os.getpid()}")
         LISTENER_LEADS.set(1)
         try:
             while True:
@@ -127,15 +145,6 @@ class Leader:
             self.at_once = 0
             for task in (*self._working, *self._histories):
                 task.cancel()
-
-    async def _begin(self, name: str) -> None:
-        self._began = WORK.since(Work())
-        done = await annex.read_done(self.conn)
-        seen = done or Head(-1, (await snapshots.head(self.conn)).snapshot_time, -1)
-        self.backlog = Backlog(seen, seen.epoch, self.served.is_wanted)
-        self.backlog.resume(await annex.read_failures(self.conn))
-        await annex.lead(self.conn, name)
-        log.info("this listener leads: all is done up to snapshot %s", "none" if done is None else done.snapshot_id)
 
     async def _look(self) -> None:
         """Finds out what has changed since the last time."""
@@ -244,13 +253,14 @@ class Leader:
         self._reported, self._reported_at = known, now
 
     def _say_progress(self, now: float, numbers: dict[str, int]) -> None:
-        left = numbers["waiting"] + numbers["working"] + numbers["history"]
-        if left <= self.at_once:
+        behind = self.backlog.seen.snapshot_id + 1 - self.backlog.missing_from
+        left = numbers["waiting"] + numbers["working"]
+        if behind == 0 and left <= self.at_once:
             self._progress_at = now
         elif now > self._progress_at + PROGRESS_SECONDS:
             self._progress_at = now
-            behind = self.backlog.seen.snapshot_id + 1 - self.backlog.missing_from
+            made = WORK.since(self._began).chains
             log.info(
-                "catching up: %d snapshots behind, %d tables made, %d wait, %d have older history to make",
-                *(behind, self._made, left - numbers["history"], numbers["history"]),
+                "catching up: %d snapshots behind; made %d of %d tables; %d tables wait, %d have older ones to make",
+                *(behind, made, self._made, left, numbers["history"]),
             )

@@ -99,8 +99,8 @@ async def signpost(pool: Pool, objects: Objects, sign: Signpost) -> None:
             await _correct(objects, sign.layout, newest)
             return
         number = sign.file.version + 1
-        told = b"" if sign.new else await objects.get(sign.layout.version_hint) or b""
-        if told == str(number).encode():
+        told = await objects.get(sign.layout.version_hint) or b""
+        if told == str(number).encode() and not sign.new:
             return
         await objects.put(sign.layout.numbered_metadata(number), render(sign.metadata))
         await objects.put(sign.layout.version_hint, str(number).encode())
