@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from mergus.annex.listener import Failure
 from mergus.ducklake.snapshots import Head
 from mergus.errors import InternalServerError, ServiceUnavailable, Unsupported
-from mergus.materialise.backlog import FIRST_RETRY, LAST_RETRY, LAST_RETRY_OTHERWISE, REST, Backlog
+from mergus.materialise.backlog import FIRST_RETRY, LAST_RETRY, LAST_RETRY_OTHERWISE, LONGEST_REST, Backlog
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
 # long before a test begins: nothing rests any more
@@ -45,15 +45,16 @@ def test_a_table_rests_after_it_was_worked_on_and_others_do_not_wait_for_it() ->
     backlog.changed([1], head(1), now=0)
     assert backlog.take(0) == 1, "the first of a burst is at once"
     backlog.changed([1], head(2), now=0.01)
-    backlog.made(1, head(1), None, now=0.02)
-    backlog.changed([1], head(3), now=0.03)
-    backlog.changed([2], head(4), now=0.04)
-    assert (backlog.take(0.04), backlog.missing_from) == (2, 2)
-    assert (backlog.take(0.11), backlog.next_at) == (None, 0.02 + REST)
-    assert backlog.take(0.02 + REST) == 1
-    backlog.made(1, head(4), None, now=0.13)
-    backlog.changed([1], head(5), now=0.13 + REST)
-    assert backlog.take(0.13 + REST) == 1, "it has rested"
+    backlog.made(1, head(1), None, now=0.04)
+    backlog.changed([1], head(3), now=0.05)
+    backlog.changed([2], head(4), now=0.06)
+    assert (backlog.take(0.06), backlog.missing_from) == (2, 2)
+    assert (backlog.take(0.07), backlog.next_at) == (None, 0.08)
+    assert backlog.take(0.08) == 1, "as long as it was worked on"
+    backlog.made(1, head(4), None, now=5)
+    backlog.changed([1], head(5), now=5 + LONGEST_REST / 2)
+    assert backlog.take(5 + LONGEST_REST / 2) is None
+    assert backlog.take(5 + LONGEST_REST) == 1, "but not for long"
 
 
 def test_what_clients_ask_for_comes_first_and_what_only_might_have_changed_last() -> None:

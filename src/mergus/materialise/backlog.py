@@ -26,8 +26,8 @@ FIRST_RETRY: Final = 1.0
 LAST_RETRY: Final = {ServiceUnavailable.type: 5.0, Unsupported.type: 900.0}
 LAST_RETRY_OTHERWISE: Final = 60.0
 
-# Seconds after which a table is worked on again at the earliest.
-REST: Final = 0.1
+# A table rests for as long as it was worked on, and not for longer than this.
+LONGEST_REST: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -36,6 +36,7 @@ class _Table:
     # the first snapshot that storage may lack, 0 if any; None if only what is no snapshot may have changed
     since: int | None = None
     works: bool = False
+    began: float = 0.0
     # changed while it was worked on
     again: bool = False
     # older snapshots are being made
@@ -124,7 +125,8 @@ class Backlog:
             if queue:
                 table_id = next(iter(queue))
                 del queue[table_id]
-                self._tables[table_id].works = True
+                table = self._tables[table_id]
+                table.works, table.began = True, now
                 return table_id
         return None
 
@@ -138,7 +140,7 @@ class Backlog:
         table = self._tables[table_id]
         table.works = False
         self._rests = {i: until for i, until in self._rests.items() if until > now}
-        self._rests[table_id] = now + REST
+        self._rests[table_id] = now + min(now - table.began, LONGEST_REST)
         if table.again:
             table.again = False
             self._rest(table, now)
