@@ -123,7 +123,9 @@ def main() -> None:
         tables = [(f"{n:,} files", with_files(lake, db, n)) for n in (10, 100, 1_000, 10_000)]
         tables += [(f"{n:,} snapshots", with_snapshots(db, n)) for n in (10, 100, 1_000)]
         for name, table in tables:
-            with servers.server(lake.settings, Path(folder), log_level="WARNING", history_patience=600) as running:
+            # what a load does, it does itself
+            options = {"log_level": "WARNING", "history_patience": 600, "listener": "off"}
+            with servers.server(lake.settings, Path(folder), **options) as running:
                 first = load(running, table)
                 more, floor = one_more(running, db, table)
                 memory = psutil.Process(running.process.pid).memory_info().rss / 1e6
