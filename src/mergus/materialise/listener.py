@@ -37,6 +37,7 @@ from mergus.metrics import LISTENER_FAILURES, LISTENER_LEADS, LISTENER_MADE, LIS
 MOST_SNAPSHOTS: Final = 10_000
 REPORT_SECONDS: Final = 0.5
 PROGRESS_SECONDS: Final = 5.0
+SAID_SECONDS: Final = 10.0
 
 
 class Tables(Protocol):
@@ -60,14 +61,16 @@ class Listener:
     _seen: Head | None = None
 
     async def run(self) -> None:
-        """Until it is cancelled: whatever happens to Postgres, it comes back. What goes wrong is said once."""
+        """Until it is cancelled: whatever happens to Postgres, it comes back. What goes wrong again and again is said
+        once."""
         said = ""
         while True:
+            began = time.monotonic()
             try:
                 async with dedicated(self.settings, "mergus listener") as conn:
                     await self._attend(conn)
             except Exception as e:
-                if repr(e) != said:
+                if repr(e) != said or time.monotonic() > began + SAID_SECONDS:
                     said = repr(e)
                     foreseen = isinstance(e, psycopg.Error | MergusError | OSError)
                     log.warning("the listener begins anew: %s", e, exc_info=None if foreseen else e)
