@@ -70,6 +70,27 @@ def test_a_burst_is_followed_with_fewer_versions_than_commits(tmp_path: Path) ->
         assert ids(load(server)) == listed["main.t"]
 
 
+def test_only_what_changed_is_touched(tmp_path: Path) -> None:
+    """Among many tables, and after a takeover, too: who begins knows up to where all was done."""
+    with lakes.lake() as lake, lake.duckdb() as db:
+        for n in range(20):
+            db.execute(f"CREATE TABLE still_{n} AS SELECT 1 AS i")
+        db.execute("CREATE TABLE moving(i INTEGER); CREATE TABLE dropped(i INTEGER)")
+        for _ in range(2):
+            with servers.server(lake.settings, tmp_path) as server:
+                wait_until_caught_up(lake, 30)
+                before, made = lake.sql("SELECT table_id, made_at FROM chain"), metrics(server)
+                db.execute("INSERT INTO moving VALUES (1); INSERT INTO moving VALUES (2)")
+                db.execute("CREATE TABLE IF NOT EXISTS fresh(i INTEGER); DROP TABLE IF EXISTS dropped")
+                wait_until_caught_up(lake, 30)
+                eventually(lambda: versions(lake, "fresh") > 0, 5)
+                others = "SELECT table_id, made_at FROM chain WHERE table_id <> %s"
+                assert set(lake.sql(others, table_id(lake, "moving"))) <= set(before)
+                grown = metrics(server)["mergus_listener_made_total", ()] - made["mergus_listener_made_total", ()]
+                # the one that moves, at most once for each commit, and the new one
+                assert 1 <= grown <= 4
+
+
 def connections(lake: TestLake) -> int:
     query = """SELECT count(*) FROM pg_stat_activity
                WHERE application_name LIKE 'mergus%' AND datname = current_database()"""
