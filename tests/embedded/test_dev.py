@@ -199,9 +199,11 @@ class TestServed:
             "history",
             "annex",
             "trigger",
+            "listener",
             "storage",
             "duckdb",
         ]
+        assert re.search(r"listener +\S+:\d+ leads; \d+ snapshots behind", doctor.stdout)
         config = mergus("config")
         assert served.connection["AWS_SECRET_ACCESS_KEY"] not in config.stdout
         assert re.search(r"^MERGUS_POSTGRES_DSN=.*password=\*\*\*", config.stdout, re.MULTILINE)
