@@ -16,7 +16,7 @@ from mergus.serve import environment
 from tests.support import lakes
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ["serve", "init", "doctor", "dev", "config", "properties", "smoke", "backends"]
+COMMANDS = ["serve", "listen", "init", "doctor", "dev", "config", "properties", "smoke", "backends"]
 
 
 def mergus(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -100,7 +100,7 @@ def test_a_bad_setting_is_named(variable: str, value: str) -> None:
 
 
 def test_without_a_postgres_the_commands_say_what_to_set() -> None:
-    for command in ("serve", "init", "doctor"):
+    for command in ("serve", "listen", "init", "doctor"):
         done = mergus(command)
         assert done.returncode == 1
         assert "MERGUS_POSTGRES_DSN" in done.stdout + done.stderr
@@ -149,6 +149,19 @@ class TestDoctor:
             assert done.stdout.count("→") == 3
             assert mergus("init", **env).returncode == 0
             assert mergus("doctor", **env).returncode == 0
+
+    def test_a_table_that_is_broken_is_found_and_one_that_iceberg_lacks_is_told(self) -> None:
+        with lakes.lake() as lake:
+            env = environment(lake.settings)
+            failure = "INSERT INTO listener_failure (table_id, kind, message, attempts) VALUES (%s, %s, 'why', 3)"
+            lake.sql(failure, 1, "UnsupportedOperationException")
+            done = mergus("doctor", **env)
+            assert done.returncode == 0, done.stdout
+            assert re.search(r"^ok    listener +nobody leads.*1 tables cannot be shown as Iceberg", done.stdout, re.M)
+            lake.sql(failure, 2, "InternalServerError")
+            done = mergus("doctor", **env)
+            assert done.returncode == 1
+            assert re.findall(r"^FAIL  (\w+) +1 tables", done.stdout, re.M) == ["listener"]
 
     def test_no_lake_yet(self) -> None:
         with lakes.database() as dsn:

@@ -15,11 +15,12 @@ from mergus.ducklake import session
 from mergus.ducklake.connect import connect, dedicated
 from mergus.ducklake.inspect import clock, newest_snapshot_time, server_version
 from mergus.ducklake.metadata import Metadata, read_metadata
-from mergus.errors import MergusError
+from mergus.errors import MergusError, Unsupported
 from mergus.storage.objects import Objects
 
 MIN_POSTGRES = 14
 MAX_SKEW_SECONDS = 2.0
+MOST_FAILURES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +134,13 @@ def _trigger(settings: Settings) -> str:
 
 async def _listener(settings: Settings) -> str:
     async with dedicated(settings, "mergus doctor") as conn, conn.transaction():
-        status = await listener.status(conn, 1)
-    leads = (
-        f"{status.leader} leads" if status.is_led else "nobody leads; tables are put on storage when they are asked for"
-    )
-    if status.failing:
-        raise _Wrong(f"there are tables that cannot be put on storage ({leads})")
-    return f"{leads}; {status.snapshots_behind} snapshots behind"
+        status = await listener.status(conn, MOST_FAILURES)
+    leads = f"{status.leader} leads" if status.is_led else "nobody leads: what is asked for is made then"
+    broken = [f for f in status.failing if f.kind != Unsupported.type]
+    if broken:
+        raise _Wrong(f"{len(broken)} tables cannot be put on storage; {leads}")
+    refused = f"; {len(status.failing)} tables cannot be shown as Iceberg" if status.failing else ""
+    return f"{leads}; {status.snapshots_behind} snapshots behind{refused}"
 
 
 async def _storage(settings: Settings, metadata: Metadata) -> str:
