@@ -41,6 +41,7 @@ from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
 from mergus.annex.migrate import TRIGGERS
+from mergus.annex.tables import made_channel
 from mergus.config import Settings
 from mergus.ducklake import session
 from mergus.ducklake.changes import tables_named
@@ -175,7 +176,7 @@ class Watch:
 
     def __init__(self, lake: TestLake) -> None:
         self._lake = lake
-        self._channel = f"{lake.settings.annex_schema}_table"
+        self._channel = made_channel(lake.settings)
         self._notes: defaultdict[int, list[float]] = defaultdict(list)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)

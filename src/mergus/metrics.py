@@ -21,12 +21,14 @@ from prometheus_client.multiprocess import (
 MULTIPROC_DIR = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
 REQUESTS = Counter("mergus_requests_total", "Requests answered.", ["operation", "status"])
 LATENCY = Histogram(
     "mergus_request_seconds",
     "Time from the first byte of a request to the last of its answer.",
     ["operation"],
-    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+    buckets=SECONDS,
 )
 IN_FLIGHT = Gauge("mergus_requests_in_flight", "Requests being worked on.", multiprocess_mode="livesum")
 COMMITS = Counter("mergus_commits_total", "DuckLake commits made through the server.", ["operation"])
@@ -38,7 +40,7 @@ STAGES = Histogram(
     "mergus_stage_seconds",
     "Time of each stage in which a table is put on storage.",
     ["stage"],
-    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+    buckets=SECONDS,
 )
 LISTENER_LEADS = Gauge("mergus_listener_leads", "Listeners here that lead.", multiprocess_mode="livesum")
 LISTENER_TABLES = Gauge(
@@ -95,12 +97,12 @@ class Families:
 
 def exposition(found: Sequence[Metric] = ()) -> bytes:
     registry = CollectorRegistry()
-    if MULTIPROC_DIR in os.environ:
-        _forget_the_dead(Path(os.environ[MULTIPROC_DIR]))
-        MultiProcessCollector(registry)
-    own = b"" if MULTIPROC_DIR in os.environ else _generate(REGISTRY)
     registry.register(Families(found))  # pyright: ignore[reportArgumentType]
-    return own + _generate(registry)
+    if MULTIPROC_DIR not in os.environ:
+        return _generate(REGISTRY) + _generate(registry)
+    _forget_the_dead(Path(os.environ[MULTIPROC_DIR]))
+    MultiProcessCollector(registry)
+    return _generate(registry)
 
 
 def _forget_the_dead(folder: Path) -> None:

@@ -1,22 +1,12 @@
 """Deleted rows, whatever says so, read by every engine at every snapshot."""
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
-from tests.support import lakes, readers
-from tests.support.readers import BIG, CLEANUP, FLUSH, MERGE, REWRITE, Answer, Served, Story
+from tests.support.readers import BIG, CLEANUP, CREATE, FLUSH, MERGE, REWRITE, Answer, Served, Story
 
 pytestmark = pytest.mark.xdist_group("spark")
-
-CREATE = "CREATE TABLE t(i INTEGER, s VARCHAR)"
-
-
-@pytest.fixture(scope="module", params=[2, 3], ids=["v2", "v3"])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with lakes.lake() as lake, readers.served(lake, tmp_path_factory.mktemp("servers"), request.param) as made:
-        yield made
 
 
 def delete_files(story: Story) -> list[tuple[object, ...]]:

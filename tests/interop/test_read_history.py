@@ -1,24 +1,16 @@
 """What happens to whole tables and their history: merges, rewrites, expiry, renames, drops, files from elsewhere."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from tests.support import lakes, readers, servers
-from tests.support.readers import BIG, CLEANUP, FLUSH, MERGE, REWRITE, Answer, Served
+from tests.support.readers import BIG, CLEANUP, CREATE, FLUSH, MERGE, REWRITE, Answer, Served
 from tests.support.servers import error_of
 
 pytestmark = pytest.mark.xdist_group("spark")
-
-CREATE = "CREATE TABLE t(i INTEGER, s VARCHAR)"
-
-
-@pytest.fixture(scope="module", params=[2, 3], ids=["v2", "v3"])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with lakes.lake() as lake, readers.served(lake, tmp_path_factory.mktemp("servers"), request.param) as made:
-        yield made
 
 
 def five(first: int) -> str:

@@ -1,21 +1,10 @@
 """Rows and deletes that DuckLake keeps in Postgres, read by every engine at every snapshot."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.support import lakes, readers
-from tests.support.readers import BIG, CLEANUP, FLUSH, MERGE, Served
+from tests.support.readers import BIG, CLEANUP, CREATE, FLUSH, MERGE, Served
 
 pytestmark = pytest.mark.xdist_group("spark")
-
-CREATE = "CREATE TABLE t(i INTEGER, s VARCHAR)"
-
-
-@pytest.fixture(scope="module", params=[2, 3], ids=["v2", "v3"])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with lakes.lake() as lake, readers.served(lake, tmp_path_factory.mktemp("servers"), request.param) as made:
-        yield made
 
 
 def test_h1_inlined_rows_are_seen_while_there_is_no_data_file(served: Served) -> None:

@@ -1,21 +1,14 @@
 """What Spark shows of a table beside its rows: metadata tables, and (version 3) where each row came from."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
 
-from tests.support import lakes, readers
+from tests.support import readers
 from tests.support.readers import BIG, CLEANUP, FLUSH, MERGE, REWRITE, Served, Story
 
 pytestmark = pytest.mark.xdist_group("spark")
-
-
-@pytest.fixture(scope="module", params=[2, 3], ids=["v2", "v3"])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with lakes.lake() as lake, readers.served(lake, tmp_path_factory.mktemp("servers"), request.param) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

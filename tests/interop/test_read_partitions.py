@@ -1,21 +1,14 @@
 """Partitioned tables and filters: engines read only the files that they must, and lose no row."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support import lakes, readers
+from tests.support import readers
 from tests.support import spark as sparks
 from tests.support.readers import ALL, BIG, FLUSH, MERGE, Answer, Clients, Served, Story
 
 pytestmark = pytest.mark.xdist_group("spark")
-
-
-@pytest.fixture(scope="module", params=[2, 3], ids=["v2", "v3"])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with lakes.lake() as lake, readers.served(lake, tmp_path_factory.mktemp("servers"), request.param) as made:
-        yield made
 
 
 def planned(clients: Clients, schema: str, row_filter: str) -> int:

@@ -1,23 +1,13 @@
 """Columns that come, go and change, read by every engine under the schema of every snapshot."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support import lakes, readers
-from tests.support.readers import BIG, FLUSH, MERGE, REWRITE, Served
+from tests.support.readers import BIG, CREATE, FLUSH, MERGE, REWRITE, Served
 from tests.support.servers import error_of
 
 pytestmark = pytest.mark.xdist_group("spark")
-
-CREATE = "CREATE TABLE t(i INTEGER, s VARCHAR)"
-
-
-@pytest.fixture(scope="module", params=[2, 3], ids=["v2", "v3"])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with lakes.lake() as lake, readers.served(lake, tmp_path_factory.mktemp("servers"), request.param) as made:
-        yield made
 
 
 def fields(metadata: dict[str, Any]) -> dict[str, dict[str, Any]]:

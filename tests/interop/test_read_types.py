@@ -1,20 +1,12 @@
 """Every type that both sides have, its extremes and its absence, inlined and in files; and those that are refused."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.support import lakes, readers
+from tests.support import readers
 from tests.support.readers import ALL, FLUSH, Served
 from tests.support.servers import error_of
 
 pytestmark = pytest.mark.xdist_group("spark")
-
-
-@pytest.fixture(scope="module", params=[2, 3], ids=["v2", "v3"])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with lakes.lake() as lake, readers.served(lake, tmp_path_factory.mktemp("servers"), request.param) as made:
-        yield made
 
 
 # Iceberg's Spark has no time of day.

@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +27,7 @@ from mergus.annex.leadership import IS_LED
 from mergus.config import Settings
 from mergus.ducklake.session import identifier
 from mergus.embedded.state import free_port
-from mergus.process import end_with_parent
-from mergus.serve import environment
+from tests.support import servers
 from tests.support.lakes import TestLake
 from tests.support.loads import Bucket, Metadata, in_order, rows, s3_properties
 from tests.support.servers import Server
@@ -106,12 +104,7 @@ def listener(settings: Settings, folder: Path, *, wait: bool = True, **changes: 
     port = free_port()
     effective = settings.model_copy(update={"host": "127.0.0.1", **changes})
     log = folder / f"listener-{port}.log"
-    command = [sys.executable, "-m", "mergus", "listen", "--no-init", "--port", str(port)]
-    env = {**os.environ, **environment(effective)}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=env, stdout=output, stderr=output, start_new_session=True, preexec_fn=end_with_parent
-        )
+    process = servers.start(effective, log, "listen", "--no-init", "--port", str(port))
     running = Listener(process, log, f"http://127.0.0.1:{port}")
     try:
         if wait:

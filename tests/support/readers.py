@@ -39,6 +39,7 @@ from tests.support.servers import Server
 SPARK_SNAPSHOTS = 6
 ALL = frozenset({"pyiceberg", "spark", "duckdb"})
 
+CREATE = "CREATE TABLE t(i INTEGER, s VARCHAR)"
 BIG = "INSERT INTO t SELECT range, 'x' FROM range(40)"
 FLUSH = "CALL ducklake_flush_inlined_data('lake', schema_name => '{schema}', table_name => 't')"
 MERGE = "CALL ducklake_merge_adjacent_files('lake', 't', schema => '{schema}')"

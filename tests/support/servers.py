@@ -70,17 +70,25 @@ def error_of(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, error["type"]
 
 
+def start(settings: Settings, log: Path, *command: str) -> subprocess.Popen[bytes]:
+    """A command of ours as a process of its own, which ends with this one."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "mergus", *command],
+            env={**os.environ, **environment(settings)},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+
+
 @contextmanager
 def server(settings: Settings, folder: Path, *, wait: bool = True, **changes: object) -> Iterator[Server]:
     port = free_port()
     effective = settings.model_copy(update={"host": "127.0.0.1", "port": port, **changes})
     log = folder / f"server-{port}.log"
-    command = [sys.executable, "-m", "mergus", "serve", "--no-init"]
-    env = {**os.environ, **environment(effective)}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=env, stdout=output, stderr=output, start_new_session=True, preexec_fn=end_with_parent
-        )
+    process = start(effective, log, "serve", "--no-init")
     uri = f"http://127.0.0.1:{port}"
     with httpx.Client(base_url=uri, timeout=30) as http:
         running = Server(uri, process, log, http)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mergus.config import Settings
 from mergus.ducklake.connect import Conn
 
 READ_PROPERTIES: Final = "SELECT key, value FROM table_property WHERE table_id = %(table_id)s ORDER BY key"
@@ -29,7 +30,7 @@ READ_METADATA_FILES: Final = """
     SELECT version, location, updated_ms FROM metadata_file WHERE table_id = %(table_id)s
     ORDER BY version DESC LIMIT %(limit)s
 """
-# Told to all processes on channel `<our schema>_table`: those that are asked for the table make it ready.
+# Told to all processes on `made_channel`: those that are asked for the table make it ready.
 ADD_METADATA_FILE: Final = """
     WITH added AS (
         INSERT INTO metadata_file (table_id, version, location, updated_ms)
@@ -46,6 +47,11 @@ class MetadataFile:
     version: int
     location: str
     updated_ms: int
+
+
+def made_channel(settings: Settings) -> str:
+    """The NOTIFY channel on which the id of each table is told that has new metadata."""
+    return f"{settings.annex_schema}_table"
 
 
 async def read_properties(conn: Conn, table_id: int) -> dict[str, str]:

@@ -160,13 +160,13 @@ class ServedTables:
     async def _sign(self, table_id: int) -> None:
         """Tried for a while; after that, the next process that makes an answer about the table does it."""
         while (sign := self._signs.pop(table_id, None)) is not None:
-            for last, seconds in zip((False, False, False, True), SIGNED_AFTER, strict=True):
+            for seconds in SIGNED_AFTER:
                 await asyncio.sleep(seconds)
                 try:
                     await metadata_file.signpost(self.pool, self.materialiser.objects, sign)
                     break
                 except ServiceUnavailable:
-                    if last:
+                    if seconds == SIGNED_AFTER[-1]:
                         raise
 
     def hear(self, table_id: int) -> None:

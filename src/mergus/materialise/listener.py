@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -23,6 +24,7 @@ from psycopg import Notify
 from mergus.annex import leadership
 from mergus.annex import listener as annex
 from mergus.annex.migrate import channel
+from mergus.annex.tables import made_channel
 from mergus.config import Settings
 from mergus.ducklake import snapshots, tables
 from mergus.ducklake.changes import names_stay, tables_named
@@ -78,7 +80,7 @@ class Listener:
 
     async def _attend(self, conn: Conn) -> None:
         served = await self.tables()
-        made = f"{self.settings.annex_schema}_table"
+        made = made_channel(self.settings)
         await listen(conn, made)
         while not self.stands or not await leadership.try_to_lead(conn):
             if self.stands and (pid := await leadership.depose_the_silent(conn)) is not None:
@@ -211,34 +213,37 @@ class Leader:
 
     async def _finish(self, table_id: int) -> None:
         try:
-            await self.served.finish(table_id)
-        except NotFound:
-            self.backlog.history_made(table_id)
+            # whether it is there still is found out when it is told again
+            with suppress(NotFound):
+                await self.served.finish(table_id)
         except Exception as e:
             self._failed(table_id, e, in_history=True)
         else:
             self.backlog.history_made(table_id)
 
     def _failed(self, table_id: int, e: Exception, *, in_history: bool) -> None:
+        known = isinstance(e, ApiError)
         # what else it says is for the log alone
-        error = e if isinstance(e, ApiError) else InternalServerError(f"{type(e).__name__}; the server's log has more")
+        error = e if known else InternalServerError(f"{type(e).__name__}; the server's log has more")
         LISTENER_FAILURES.labels(error.type).inc()
         now = time.monotonic()
         failure = self.backlog.went_wrong(table_id, error.type, error.message, now, in_history=in_history)
-        known = isinstance(e, ApiError)
         level = log.info if isinstance(e, Unsupported) else log.warning
         fields = {"table_id": table_id, "attempts": failure.attempts, "type": error.type}
         level("a table cannot be put on storage: %s", e, exc_info=None if known else e, extra={"fields": fields})
 
     async def _report(self) -> None:
         """What was done so far, for the next leader and for whoever asks. Nothing is said twice."""
-        now, numbers = time.monotonic(), self.backlog.numbers
+        now = time.monotonic()
+        # in a burst it is called for every commit, and counts what may be thousands of tables
+        if now < self._reported_at + REPORT_SECONDS:
+            return
+        numbers, missing_from = self.backlog.numbers, self.backlog.missing_from
         for state, number in numbers.items():
             LISTENER_TABLES.labels(state).set(number)
-        self._say_progress(now, numbers)
-        known = (self.backlog.missing_from, self.backlog.epoch, self._made, *numbers.values())
-        unsaid = self.backlog.failed or self.backlog.cured or known != self._reported
-        if not unsaid or now < self._reported_at + REPORT_SECONDS:
+        self._say_progress(now, numbers, self.backlog.seen.snapshot_id + 1 - missing_from)
+        known = (missing_from, self.backlog.epoch, self._made, *numbers.values())
+        if not (self.backlog.failed or self.backlog.cured) and known == self._reported:
             return
         failed, self.backlog.failed = self.backlog.failed, {}
         cured, self.backlog.cured = self.backlog.cured, set()
@@ -251,12 +256,10 @@ class Leader:
             "bytes-written": work.bytes,
             "stages": {name: {"times": n, "seconds": round(s, 6)} for name, (n, s) in sorted(work.stages.items())},
         }
-        upto = self.backlog.missing_from - 1
-        await annex.report(self.conn, upto, self.backlog.epoch, report, list(failed.values()), cured)
+        await annex.report(self.conn, missing_from - 1, self.backlog.epoch, report, list(failed.values()), cured)
         self._reported, self._reported_at = known, now
 
-    def _say_progress(self, now: float, numbers: dict[str, int]) -> None:
-        behind = self.backlog.seen.snapshot_id + 1 - self.backlog.missing_from
+    def _say_progress(self, now: float, numbers: dict[str, int], behind: int) -> None:
         left = numbers["waiting"] + numbers["working"]
         if behind == 0 and left <= self.at_once:
             self._progress_at = now
@@ -264,6 +267,6 @@ class Leader:
             self._progress_at = now
             made = WORK.since(self._began).chains
             log.info(
-                "catching up: %d snapshots behind; made %d of %d tables; %d tables wait, %d have older ones to make",
+                "catching up: %d snapshots behind; made %d, %d tables; %d tables wait, %d have older ones to make",
                 *(behind, made, self._made, left, numbers["history"]),
             )
