@@ -135,6 +135,17 @@ class Settings(BaseSettings):
         "outside of the data path, where DuckLake deletes Parquet files that it does not know. Default: beside the "
         "data path, with `-iceberg` after its name.",
     )
+    allowed_locations: str = Field(
+        "",
+        description="Places beside the lake's own where Iceberg clients may have files of tables: `s3://` or `file://` "
+        "locations with spaces between them. A table's `location`, and the files that a commit names, must lie in one "
+        "of them, or where the lake keeps the table itself.",
+    )
+    staged_seconds: int = Field(
+        86_400,
+        ge=1,
+        description="Seconds for which a client may commit a table that it was promised (stage-create).",
+    )
     format_version: int = Field(
         2,
         ge=2,

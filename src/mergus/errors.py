@@ -14,6 +14,7 @@
         ├── Unsupported                  406  UnsupportedOperationException
         ├── Conflict                     409
         │   ├── AlreadyExists            409  AlreadyExistsException
+        │   ├── CommitFailed             409  CommitFailedException
         │   └── NamespaceNotEmpty        409  NamespaceNotEmptyException
         ├── PayloadTooLarge              413  PayloadTooLargeException
         ├── UnprocessableEntity          422  UnprocessableEntityException
@@ -98,6 +99,12 @@ class Conflict(ApiError):
 
 class AlreadyExists(Conflict):
     type = "AlreadyExistsException"
+
+
+class CommitFailed(Conflict):
+    """Something that the commit relies on is not so any more: a client loads the table again and retries."""
+
+    type = "CommitFailedException"
 
 
 class NamespaceNotEmpty(Conflict):

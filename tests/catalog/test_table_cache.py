@@ -26,7 +26,7 @@ async def cache(lake: TestLake, limit: int = 100) -> AsyncGenerator[TableCache]:
 
 def answer(head: Head, generation: int = 0) -> Answer:
     """About what, the cache does not ask."""
-    return Answer(head, cast(Any, None), [], missing_from=None, generation=generation)
+    return Answer(head, cast(Any, None), cast(Any, None), generation=generation)
 
 
 def table_id(lake: TestLake, schema: str, table: str) -> int:

@@ -286,7 +286,7 @@ def test_h18_buckets_that_are_duckdb_s_own_are_not_shown(table: Table) -> None:
     assert table.specs.all() == [UNPARTITIONED]
     assert table.tuples() == [None]
     assert table.files[0].partition_id is not None
-    assert table.specs.spec(table.files[0].partition_id) == UNPARTITIONED
+    assert table.specs.of_partitioning(table.files[0].partition_id) == UNPARTITIONED
 
 
 @pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_NS", "TIMESTAMPTZ"])
@@ -389,8 +389,8 @@ def test_h19_a_table_whose_partitioning_changes(table: Table) -> None:
         history.append(table.partitions.current(table.lake.snapshots()[-1][0]))
     table.sql("ALTER TABLE {t} RESET PARTITIONED BY", insert).check()
     now = table.lake.snapshots()[-1][0]
-    assert table.partitions.current(now) is None
-    assert [table.fields(table.specs.spec(x)) for x in history] == [
+    assert table.specs.of_partitioning(table.partitions.current(now)) == UNPARTITIONED
+    assert [table.fields(table.specs.of_partitioning(x)) for x in history] == [
         [("c", "year"), ("s", "identity")],
         [("i", "bucket[4]"), ("s", "identity")],
         [("c", "month")],
@@ -431,7 +431,7 @@ def test_a_table_without_partitions(table: Table) -> None:
     table.sql("CREATE TABLE {t}(i INTEGER)", "INSERT INTO {t} VALUES (1)").check()
     assert table.specs.all() == [UNPARTITIONED]
     assert table.specs.last_field_id == 999
-    assert table.specs.spec(None) == UNPARTITIONED
+    assert table.specs.of_partitioning(None) == UNPARTITIONED
     assert table.specs.place(table.files[0]) == (UNPARTITIONED, ())
 
 

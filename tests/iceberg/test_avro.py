@@ -1,6 +1,9 @@
 """What manifests and manifest lists have in common: Avro's bytes, compared with those of fastavro."""
 
+import bz2
+import lzma
 import time
+import tracemalloc
 import zlib
 from contextlib import suppress
 from dataclasses import replace
@@ -419,6 +422,76 @@ def test_more_records_than_bytes_are_refused() -> None:
         avro.read(THING, by_hand(record(ID), b"\x02", count=2**62))
     with pytest.raises(ValueError):
         avro.read(THING, by_hand(record(ID), b"\x02", count=-1))
+
+
+PACKED = {
+    "deflate": lambda data: zlib.compress(data, 9)[2:-4],
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+}
+# A field that nobody wants, and a number before it that says how long it is.
+FILLED = record(ID, {"name": "x", "type": "bytes"})
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_a_file_that_unpacks_to_too_much_is_refused(codec: str) -> None:
+    size = 100 * 1024 * 1024
+    bomb = by_hand(FILLED, PACKED[codec](b"\x02" + avro_encode.binary(bytes(size))), codec=codec.encode())
+    assert len(bomb) < size // 500
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="too large"):
+        avro.read(THING, bomb, avro.Allowance(1024 * 1024))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 * 1024 * 1024
+    assert len(avro.read(THING, bomb, avro.Allowance(size + 10))[1]) == 1
+
+
+@pytest.mark.parametrize("codec", ["null", *PACKED])
+def test_files_share_what_they_may_unpack_to(codec: str) -> None:
+    data = b"\x02" + avro_encode.binary(bytes(1000))
+    file = by_hand(FILLED, PACKED.get(codec, bytes)(data), codec=codec.encode())
+    allowance = avro.Allowance(3 * len(data))
+    for _ in range(3):
+        avro.read(THING, file, allowance)
+    assert allowance.left == 0
+    with pytest.raises(ValueError, match="too large"):
+        avro.read(THING, file, allowance)
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_a_block_that_does_not_end_is_refused(codec: str) -> None:
+    packed = PACKED[codec](b"\x02" + avro_encode.binary(bytes(range(256)) * 4))
+    for cut in (1, len(packed) // 2, len(packed) - 1):
+        with pytest.raises(ValueError):
+            avro.read(THING, by_hand(FILLED, packed[:cut], codec=codec.encode()))
+
+
+def test_xz_does_not_choose_how_much_memory_it_takes() -> None:
+    huge = [{"id": lzma.FILTER_LZMA2, "dict_size": 160 * 1024 * 1024}]
+    packed = lzma.compress(b"\x02\x00", filters=huge)
+    with pytest.raises(ValueError, match="Memory"):
+        avro.read(THING, by_hand(FILLED, packed, codec=b"xz"))
+
+
+def test_types_that_multiply_end_with_the_bytes() -> None:
+    """2^60 booleans, of which nobody wants any."""
+    kind: Any = record({"name": "x", "type": "boolean"}, name="t0")
+    for i in range(1, 60):
+        kind = record({"name": "x", "type": kind}, {"name": "y", "type": f"t{i - 1}"}, name=f"t{i}")
+    start = time.monotonic()
+    with pytest.raises(ValueError, match="missing"):
+        avro.read(THING, by_hand(record(ID, {"name": "x", "type": kind}), b"\x02" + bytes(50)))
+    assert time.monotonic() < start + 5
+
+
+def test_what_partition_tuples_are_is_read_from_the_schema() -> None:
+    types = partition_types(["long", "string"])
+    assert manifest.partition_field_ids(written([], types)) == [1000, 1001]
+    assert manifest.partition_field_ids(written([])) == []
+    for broken in (b"", b"Obj\x01", by_hand(record(ID), b""), by_hand(b'"long"', b""), by_hand(b"[", b"")):
+        with pytest.raises(ValueError):
+            manifest.partition_field_ids(broken)
 
 
 def test_an_unknown_compression_is_named() -> None:

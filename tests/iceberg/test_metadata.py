@@ -170,7 +170,6 @@ def test_pyiceberg_reads_any_schema_in_its_table(schema: Schema) -> None:
         (replace(empty(2), default_spec_id=1), "spec-id 1"),
         (replace(empty(2), default_sort_order_id=1), "order-id 1"),
         (replace(empty(2), current_snapshot_id=1), "snapshot-id 1"),
-        (replace(empty(2), refs={"v1": Ref(1, "tag")}), "without a current snapshot"),
         (replace(empty(2), snapshot_log=[(NOW, 1)]), "without a current snapshot"),
         (replace(full(2), refs={"main": Ref(3, "branch")}), "main branch"),
     ],

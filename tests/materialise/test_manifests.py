@@ -72,7 +72,7 @@ def shop(tmp_path: Path) -> Shop:
 
 
 def header(snapshot_id: int, version: int = 2) -> Header:
-    return Header(snapshot_id, version, SCHEMA, 0, PLACES, SCHEMA)
+    return Header(snapshot_id, snapshot_id, version, SCHEMA, 0, PLACES, SCHEMA)
 
 
 def path(file_id: int) -> str:

@@ -51,6 +51,7 @@ INDEXES: Final[tuple[tuple[LiteralString, LiteralString, LiteralString], ...]] =
     ("mergus_macro_schema", "ducklake_macro", "(schema_id, macro_name) WHERE end_snapshot IS NULL"),
     ("mergus_column_table", "ducklake_column", "(table_id)"),
     ("mergus_column_tag_table", "ducklake_column_tag", "(table_id)"),
+    ("mergus_data_file_path", "ducklake_data_file", "USING hash (path)"),
     ("mergus_data_file_table", "ducklake_data_file", "(table_id, begin_snapshot)"),
     ("mergus_data_file_id", "ducklake_data_file", "(table_id, data_file_id)"),
     ("mergus_data_file_end", "ducklake_data_file", "(table_id, end_snapshot) WHERE end_snapshot IS NOT NULL"),

@@ -14,7 +14,9 @@ from mergus.catalog.lake import Lake
 from mergus.catalog.served_tables import ServedTables
 from mergus.catalog.table_cache import Answer, Body, Snapshots
 from mergus.ducklake.snapshots import Head, exists
+from mergus.ducklake.told import LEAST_CLIENT_ID
 from mergus.errors import NoSuchSnapshot, ServiceUnavailable, Unsupported
+from mergus.iceberg.metadata import TableMetadata
 from mergus.iceberg.namespace import Namespace
 from mergus.materialise.metadata import at_snapshot, earlier, refs_only, render
 from mergus.materialise.metadata_file import Written
@@ -38,7 +40,8 @@ async def load_table(
 ) -> Body:
     served = await lake.tables()
     # asked before the lake is looked at: the answer then knows of it
-    known = snapshot_id is not None and await _exists(lake, snapshot_id)
+    is_clients = snapshot_id is not None and snapshot_id >= LEAST_CLIENT_ID
+    known = is_clients or (snapshot_id is not None and await _exists(lake, snapshot_id))
     head = await served.look()
     table_id = await served.resolve(namespace, name, head)
     await authorise(ctx, namespace)
@@ -47,6 +50,8 @@ async def load_table(
         return await _body(await served.answer(table_id, head), snapshots, early=early)
     if not known:
         raise NoSuchSnapshot(f"Snapshot {snapshot_id} does not exist, or has expired")
+    if is_clients:
+        snapshot_id = _in_the_lake(await served.answer(table_id, head), snapshot_id)
     written = await _pinned(served, table_id, head, snapshot_id)
     if written is None:
         raise NoSuchSnapshot(f"Table {namespace}.{name} has no rows at snapshot {snapshot_id}")
@@ -58,17 +63,27 @@ async def _exists(lake: Lake, snapshot_id: int) -> bool:
         return await exists(conn, snapshot_id)
 
 
+def _in_the_lake(answer: Answer, snapshot_id: int) -> int:
+    """The lake's number of a snapshot that a client made."""
+    for snapshot in answer.table.reading.known.snapshots:
+        if snapshot.iceberg_id == snapshot_id:
+            return snapshot.id
+    raise NoSuchSnapshot(f"Snapshot {snapshot_id} does not exist, or has expired")
+
+
 async def _pinned(served: ServedTables, table_id: int, head: Head, snapshot_id: int) -> Written | None:
     """The table as it was at a snapshot of the lake: at its own last one before. What is listed may be less than there
     is, and the last one of that would be another state."""
     deadline = time.monotonic() + HISTORY_SECONDS
     while True:
         answer = await served.answer(table_id, head)
-        nearest = max((i for i in answer.snapshots if i <= snapshot_id), default=None)
-        if nearest is None:
+        reading = answer.table.reading
+        nearest = max((s.id for s in reading.known.snapshots if s.id <= snapshot_id), default=None)
+        main = next((main for at, main in reading.mains if at.id == nearest), None)
+        if nearest is None or (main is None and any(at.id == nearest for at, _ in reading.mains)):
             return None
-        pinned = at_snapshot(answer.written.metadata, nearest)
-        if pinned is not None and pinned.current_snapshot_id == nearest:
+        pinned = None if main is None else at_snapshot(answer.written.metadata, nearest, main.snapshot.iceberg_id)
+        if pinned is not None:
             return replace(answer.written, metadata=pinned)
         if answer.missing_from is None:
             raise Unsupported(f"At snapshot {snapshot_id} the table cannot be shown as Iceberg")
@@ -78,6 +93,11 @@ async def _pinned(served: ServedTables, table_id: int, head: Head, snapshot_id: 
         # it may have failed at once, and would again
         await asyncio.sleep(0.05)
         head = await served.look()
+
+
+async def body_of(ctx: RequestContext, answer: Answer) -> Body:
+    """What LoadTable would send to this client."""
+    return await _body(answer, "all", early=_goes_by_its_clock(ctx))
 
 
 async def load_cached(
@@ -112,7 +132,11 @@ async def _body(answer: Answer, snapshots: Snapshots, *, early: bool) -> Body:
 def _render(written: Written, snapshots: Snapshots, early: bool) -> Body:
     described = written.metadata
     shown = refs_only(described) if snapshots == "refs" else described
-    metadata = render(earlier(shown, CLOCK_TOLERANCE_MS) if early else shown)
-    location = written.location
-    plain = orjson.dumps({"metadata-location": location, "metadata": orjson.Fragment(metadata), "config": {}})
+    return rendered(written.location, earlier(shown, CLOCK_TOLERANCE_MS) if early else shown)
+
+
+def rendered(location: str | None, described: TableMetadata) -> Body:
+    """As LoadTable and CreateTable answer; a table that is only staged has no metadata file."""
+    found = {} if location is None else {"metadata-location": location}
+    plain = orjson.dumps({**found, "metadata": orjson.Fragment(render(described)), "config": {}})
     return Body(hashlib.sha256(plain).hexdigest()[:32], plain)

@@ -110,8 +110,7 @@ class ServedTables:
         written = await metadata_file.write(self.pool, self.materialiser.objects, table)
         if written.sign is not None:
             self._sign_later(table_id, written.sign)
-        ids = [snapshot.id for snapshot in table.reading.known.snapshots]
-        answer = Answer(table.reading.head, replace(written, sign=None), ids, table.missing_from, generation)
+        answer = Answer(table.reading.head, replace(written, sign=None), table, generation)
         if self.is_wanted(table_id):
             self.cache.keep(table_id, answer)
         if table.missing_from is not None:

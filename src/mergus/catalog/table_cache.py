@@ -6,7 +6,6 @@ What may be served is decided by the lake alone: before each use the change word
 
 import asyncio
 import gzip
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,6 +14,7 @@ from mergus.ducklake.changes import names_stay, tables_named
 from mergus.ducklake.connect import Watch
 from mergus.ducklake.snapshots import Head
 from mergus.materialise.metadata_file import Written
+from mergus.materialise.table import Materialised
 
 Snapshots = Literal["all", "refs"]
 
@@ -55,12 +55,15 @@ class Answer:
 
     head: Head
     written: Written
-    # all snapshots of the table; not all are listed if some cannot be shown, or are missing on storage
-    snapshots: Sequence[int]
-    missing_from: int | None
+    table: Materialised
     # an answer of an earlier one may be about a lake that was another one
     generation: int
     bodies: dict[tuple[Snapshots, bool], Body] = field(default_factory=dict[tuple[Snapshots, bool], Body])
+
+    @property
+    def missing_from(self) -> int | None:
+        """The oldest snapshot that is not on storage yet."""
+        return self.table.missing_from
 
 
 @dataclass(slots=True)

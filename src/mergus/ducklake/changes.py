@@ -28,7 +28,18 @@ class Kind(IntEnum):
     """In writing order."""
 
     DROPPED_SCHEMA = auto()
+    DROPPED_TABLE = auto()
     CREATED_SCHEMA = auto()
+    CREATED_TABLE = auto()
+    INSERTED_INTO_TABLE = auto()
+    DELETED_FROM_TABLE = auto()
+    ALTERED_TABLE = auto()
+    INLINED_INSERT = auto()
+    INLINED_DELETE = auto()
+
+
+# Those after which every table is what it was.
+SCHEMAS_ALONE: Final = frozenset({Kind.DROPPED_SCHEMA, Kind.CREATED_SCHEMA})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +47,7 @@ class Change:
     kind: Kind
     subject: str
     # whether cached schemas of open DuckDB sessions must be read anew (schema_version + 1)
-    alters_schema: bool
+    alters_schema: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind.name.lower()}:{self.subject}"
@@ -50,13 +61,42 @@ def dropped_schema(schema_id: int) -> Change:
     return Change(Kind.DROPPED_SCHEMA, str(schema_id), alters_schema=True)
 
 
+def created_table(schema_name: str, name: str) -> Change:
+    """Of a table that is renamed, too: then by its new name."""
+    return Change(Kind.CREATED_TABLE, f"{quoted(schema_name)}.{quoted(name)}", alters_schema=True)
+
+
+def dropped_table(table_id: int) -> Change:
+    return Change(Kind.DROPPED_TABLE, str(table_id), alters_schema=True)
+
+
+def altered_table(table_id: int) -> Change:
+    return Change(Kind.ALTERED_TABLE, str(table_id), alters_schema=True)
+
+
+def inserted_into_table(table_id: int) -> Change:
+    return Change(Kind.INSERTED_INTO_TABLE, str(table_id))
+
+
+def deleted_from_table(table_id: int) -> Change:
+    return Change(Kind.DELETED_FROM_TABLE, str(table_id))
+
+
+def inlined_insert(table_id: int) -> Change:
+    return Change(Kind.INLINED_INSERT, str(table_id))
+
+
+def inlined_delete(table_id: int) -> Change:
+    return Change(Kind.INLINED_DELETE, str(table_id))
+
+
 def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
 def changes_made(changes: list[Change]) -> str:
-    """As one text; changes of one kind keep the order in which they were recorded."""
-    return ",".join(map(str, sorted(changes, key=lambda c: c.kind)))
+    """As one text, each once; changes of one kind keep the order in which they were recorded."""
+    return ",".join(map(str, sorted(dict.fromkeys(changes), key=lambda c: c.kind)))
 
 
 def parse(text: str | None) -> list[tuple[str, str]]:

@@ -7,6 +7,8 @@
         tx.record(created_schema("s"))
                                  # leaving the block writes the snapshot row and commits
 
+`tx.advance()` ends one snapshot and begins another in the same transaction: others see all of them or none.
+
 What must hold, and why:
 - The lock on `ducklake_snapshot` is the first thing the transaction does. It waits for a DuckDB commit in
   flight, keeps new ones out, and never blocks a reader; taken first, it cannot be part of a deadlock, which
@@ -17,28 +19,33 @@ What must hold, and why:
 - DuckDB's writers get their turn. They cannot queue as we do: a snapshot that we add makes their insert fail, and
   after ten tries they give up. So a commit that sees one of them waiting says so in its snapshot, and the next commit
   of ours, from whichever process, first leaves the catalog alone for a moment.
+- `next_file_id` moves with every change of a table. Open DuckDB sessions keep a table's statistics for as long as it
+  stands still, the next row id among them (H27), and bounds of a column as it was before it got another type (H48).
 - A block that records no change leaves no snapshot behind.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import orjson
 import psycopg
 from psycopg.errors import LockNotAvailable
 
-from mergus.ducklake.changes import Change, changes_made
+from mergus.ducklake.changes import SCHEMAS_ALONE, Change, changes_made
 from mergus.ducklake.connect import Conn, Pool, connection
 from mergus.ducklake.metadata import SUPPORTED_VERSION
 from mergus.errors import CommitStateUnknown, ServiceUnavailable
 
 LOCK: Final = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
 
+# A snapshot of DuckDB's may say of the next file id less than is true (duckdb/ducklake#1335).
 READ_HEAD: Final = """
-    SELECT s.snapshot_id, schema_version, next_catalog_id, next_file_id,
+    SELECT s.snapshot_id, schema_version, next_catalog_id,
+           greatest(next_file_id, (SELECT max(data_file_id) + 1 FROM ducklake_data_file),
+                    (SELECT max(delete_file_id) + 1 FROM ducklake_delete_file)),
            (SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL),
            CASE WHEN commit_extra_info LIKE '%%"contended":true%%'
                 THEN extract(epoch FROM snapshot_time - clock_timestamp())::float8 + %(give_way)s
@@ -93,39 +100,76 @@ class CommitInfo:
 class Commit:
     """An open commit: the lock is held, `head` is the newest snapshot and stays it."""
 
-    def __init__(self, conn: Conn, head: Head) -> None:
+    def __init__(self, conn: Conn, head: Head, info: CommitInfo) -> None:
         self.conn = conn
         self.head = head
-        self.snapshot_id = head.snapshot_id + 1
+        self._info = info
         self._next_catalog_id = head.next_catalog_id
+        self._next_file_id = head.next_file_id
         self._changes: list[Change] = []
+        self._told: dict[str, Any] = {}
+        self._named: set[int] = set()
+
+    @property
+    def snapshot_id(self) -> int:
+        """Of the snapshot that is being made."""
+        return self.head.snapshot_id + 1
+
+    @property
+    def altered_schema_version(self) -> int:
+        """The version that the snapshot has if it alters any schema."""
+        return self.head.schema_version + 1
 
     def next_catalog_id(self) -> int:
         """Schemas, tables, views, partition and sort specs draw their ids from this one sequence."""
         self._next_catalog_id += 1
         return self._next_catalog_id - 1
 
-    def record(self, change: Change) -> None:
-        self._changes.append(change)
+    def next_file_ids(self, count: int) -> range:
+        """Data files, delete files and mappings draw their ids from this one sequence."""
+        first, self._next_file_id = self._next_file_id, self._next_file_id + count
+        return range(first, self._next_file_id)
 
-    async def _write_snapshot(self, info: CommitInfo) -> None:
+    def record(self, *changes: Change) -> None:
+        self._changes.extend(changes)
+
+    def names(self, table_id: int) -> bool:
+        """Whether a snapshot of this commit says by its words that the table is another."""
+        return table_id in self._named or any(c.subject == str(table_id) for c in self._changes)
+
+    def tell(self, key: str, value: Any) -> None:  # noqa: ANN401  (JSON)
+        """For `commit_extra_info` of the snapshot that is being made."""
+        self._told[key] = value
+
+    async def advance(self) -> None:
+        """Writes the snapshot, if there is any change, and begins the next one."""
         if not self._changes:
             return
         contended = await (await self.conn.execute(IS_CONTENDED)).fetchone()
-        extra = {**info.extra, "contended": True} if contended and contended[0] else info.extra
+        extra = {**self._info.extra, **self._told}
+        if contended and contended[0]:
+            extra["contended"] = True
+        touches_tables = any(c.kind not in SCHEMAS_ALONE for c in self._changes)
+        if touches_tables and self._next_file_id == self.head.next_file_id:
+            self._next_file_id += 1
+        made = Head(
+            self.snapshot_id,
+            self.head.schema_version + any(c.alters_schema for c in self._changes),
+            self._next_catalog_id,
+            self._next_file_id,
+        )
         row = {
+            **asdict(made),
             "head": self.head.snapshot_id,
-            "snapshot_id": self.snapshot_id,
-            "schema_version": self.head.schema_version + any(c.alters_schema for c in self._changes),
-            "next_catalog_id": self._next_catalog_id,
-            "next_file_id": self.head.next_file_id,
             "changes_made": changes_made(self._changes),
-            "author": info.author,
-            "message": info.message,
+            "author": self._info.author,
+            "message": self._info.message,
             "extra_info": orjson.dumps(extra).decode() if extra else None,
         }
         await self.conn.execute(INSERT_SNAPSHOT, row)
         await self.conn.execute(INSERT_CHANGES, row)
+        self._named |= {int(c.subject) for c in self._changes if c.subject.isdecimal()}
+        self.head, self._changes, self._told = made, [], {}
 
 
 @asynccontextmanager
@@ -134,9 +178,9 @@ async def commit(pool: Pool, info: CommitInfo) -> AsyncGenerator[Commit]:
         written = False
         try:
             async with AsyncExitStack() as transaction:
-                tx = Commit(conn, await _begin(conn, transaction))
+                tx = Commit(conn, await _begin(conn, transaction), info)
                 yield tx
-                await tx._write_snapshot(info)  # pyright: ignore[reportPrivateUsage]
+                await tx.advance()
                 written = True
         except psycopg.OperationalError as e:
             if written and conn.broken:

@@ -9,13 +9,14 @@ changed by indexes, and their number does not depend on that of files, columns o
 """
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final, LiteralString
 
 from psycopg import sql
 
 from mergus.ducklake.connect import Conn
-from mergus.ducklake.paths import TablePaths
+from mergus.ducklake.paths import Path, TablePaths
 
 VISIBLE: Final = "begin_snapshot <= %(at)s AND (end_snapshot IS NULL OR end_snapshot > %(at)s)"
 
@@ -62,11 +63,22 @@ READ_PARTITION_VALUES: Final = """
     WHERE table_id = %(table_id)s AND data_file_id = ANY(%(ids)s) ORDER BY data_file_id, partition_key_index
 """
 
+# As the client told it who committed the file.
+READ_PLACES: Final = "SELECT data_file_id, spec_id, partition FROM committed_file WHERE data_file_id = ANY(%(ids)s)"
+
 # Sources of a merge have no rows any more: whoever saw them has to look for what is missing.
 READ_PATHS: Final = """
     SELECT path, path_is_relative FROM ducklake_data_file
     WHERE table_id = %(table_id)s AND begin_snapshot >= %(first)s AND begin_snapshot <= %(last)s
 """
+
+# By the hash index on paths: a file may be listed by either spelling.
+LIVE_PATHS: Final = """
+    SELECT path, path_is_relative FROM ducklake_data_file
+    WHERE table_id = %(table_id)s AND end_snapshot IS NULL AND path = ANY(%(spellings)s)
+"""
+
+READ_AT_PATHS: Final = f"{_FILE} AND end_snapshot IS NULL AND path = ANY(%(spellings)s)"
 
 # Those that were added by name, and those that may be from before a change of type. A file without a start was
 # rewritten by DuckLake, which keeps the types of what it was made from.
@@ -141,6 +153,8 @@ class DataFile:
     delete_files: list[DeleteFile] = field(default_factory=list[DeleteFile])
     # positions in the file, not row ids, whatever DuckLake calls the column
     inlined_deletes: list[int] = field(default_factory=list[int])
+    # the partition spec that a client committed the file under, and the values of its fields by their ids, as JSON
+    placed: tuple[int, dict[str, Any]] | None = None
 
     def is_whole_at(self, snapshot_id: int) -> bool:
         """Whether every row of the file was there by then."""
@@ -220,6 +234,42 @@ async def paths_begun(conn: Conn, table_id: int, paths: TablePaths, first: int, 
     return {paths.resolve(*row) for row in found}
 
 
+async def live_paths(conn: Conn, table_id: int, paths: TablePaths, candidates: Collection[str]) -> set[str]:
+    """Those of the candidates, absolute paths, that the table lists already."""
+    spellings = {spelling for path in candidates for spelling in (path, stored(path, paths.directory).text)}
+    found = await _rows(conn, LIVE_PATHS, {"table_id": table_id, "spellings": list(spellings)})
+    return {paths.resolve(*row) for row in found} & set(candidates)
+
+
+async def at_paths(
+    conn: Conn, schema: str, table_id: int, paths: TablePaths, at: int, wanted: Collection[str]
+) -> list[DataFile]:
+    """The files of now that have these paths, by whichever spelling, with all that is known of them."""
+    plain = {path.removeprefix("file://") for path in wanted} | set(wanted)
+    spellings = {spelling for path in plain for spelling in (path, stored(path, paths.directory).text)}
+    key: dict[str, Any] = {"table_id": table_id, "at": at, "spellings": list(spellings)}
+    found = [_data_file(row, paths) for row in await _rows(conn, READ_AT_PATHS, key)]
+    files = {file.id: file for file in found if file.path in plain}
+    await _complete(conn, files, paths, await inlined_delete_table(conn, schema, table_id), key)
+    return list(files.values())
+
+
+async def of_ids(
+    conn: Conn, schema: str, table_id: int, paths: TablePaths, at: int, ids: Collection[int]
+) -> list[DataFile]:
+    """Those of these files that are there at a snapshot, with all that is known of them then."""
+    key: dict[str, Any] = {"table_id": table_id, "at": at, "ids": list(ids)}
+    files = {row[0]: _data_file(row, paths) for row in await _rows(conn, READ_DATA_FILES, key)}
+    await _complete(conn, files, paths, await inlined_delete_table(conn, schema, table_id), key)
+    return list(files.values())
+
+
+def stored(path: str, directory: str) -> Path:
+    """As DuckLake stores it: relative if the file is below the directory."""
+    below = path.removeprefix(directory)
+    return Path(below, relative=below != path)
+
+
 async def horizon(conn: Conn, table_id: int) -> int:
     ((found,),) = await _rows(conn, HORIZON, {"table_id": table_id})
     return int(found)
@@ -259,6 +309,8 @@ async def _complete(
         files[file_id].stats[column_id] = ColumnStats(*stats)
     for file_id, value in await _rows(conn, READ_PARTITION_VALUES, key):
         files[file_id].partition_values.append(value)
+    for file_id, spec_id, partition in await _rows(conn, READ_PLACES, key):
+        files[file_id].placed = spec_id, partition
     for delete_id, file_id, path, relative, *rest in await _rows(conn, READ_DELETE_FILES, key):
         files[file_id].delete_files.append(DeleteFile(delete_id, paths.resolve(path, relative), *rest))
     if inlined is not None:

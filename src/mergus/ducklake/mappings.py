@@ -11,11 +11,13 @@ even if the file does have field ids, which Iceberg readers would follow. And th
 table's: UINT_32 under int64, a decimal of smaller scale, timestamps in milliseconds, nanoseconds or INT96.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mergus.ducklake.columns import Columns, Unrepresentable
+from mergus.ducklake.columns import Column, Columns, Unrepresentable
+from mergus.ducklake.commit import Commit
 from mergus.ducklake.connect import Conn
 from mergus.iceberg.name_mapping import ELEMENT, KEY, VALUE, Ambiguous, MappedField, merged
 
@@ -30,7 +32,23 @@ READ: Final = """
     ORDER BY f.mapping_id, n.column_id
 """
 
+# In the order in which they came, each with its sources in theirs.
+READ_ALL: Final = """
+    SELECT m.mapping_id, n.column_id, n.parent_column, n.source_name, n.target_field_id, n.is_partition
+    FROM ducklake_column_mapping m JOIN ducklake_name_mapping n ON n.mapping_id = m.mapping_id
+    WHERE m.table_id = %(table_id)s AND m.type = %(type)s ORDER BY m.mapping_id, n.column_id
+"""
+INSERT: Final = """
+    INSERT INTO ducklake_column_mapping (mapping_id, table_id, type) VALUES (%(id)s, %(table_id)s, %(type)s)
+"""
+INSERT_SOURCE: Final = """
+    INSERT INTO ducklake_name_mapping (mapping_id, column_id, source_name, target_field_id, parent_column, is_partition)
+    VALUES (%(id)s, %(ordinal)s, %(name)s, %(target)s, %(parent)s, false)
+"""
+
 BY_NAME: Final = "map_by_name"
+# what DuckLake calls the elements of every list
+LIST_ELEMENT: Final = "list"
 _KEY_AND_VALUE: Final = {KEY, VALUE}
 
 
@@ -129,3 +147,45 @@ async def read(conn: Conn, table_id: int) -> Mappings:
     return Mappings(
         [FileMapping(i, *head, tuple(s for owner, s in sources if owner == i)) for i, head in heads.items()]
     )
+
+
+async def add_mapping(tx: Commit, table_id: int, fields: Sequence[MappedField], columns: Sequence[Column]) -> int:
+    """The id of the mapping that says this of a file, one of the table's own if there is an equal one.
+
+    `fields` are the columns that the file has, each with the one name that it has there: DuckDB looks for no other, and
+    takes a column for NULL whose name it does not find. `columns` are the table's live ones. Raises ValueError if a
+    field has several names or is no column of the table.
+    """
+    sources = _sources(fields, {c.id: c.type for c in columns})
+    rows = await (await tx.conn.execute(READ_ALL, {"table_id": table_id, "type": BY_NAME})).fetchall()
+    known: defaultdict[int, list[Source]] = defaultdict(list)
+    for mapping_id, *source in rows:
+        known[mapping_id].append(Source(*source))
+    for mapping_id, found in known.items():
+        if found == sources:
+            return mapping_id
+    (mapping_id,) = tx.next_file_ids(1)
+    await tx.conn.execute(INSERT, {"id": mapping_id, "table_id": table_id, "type": BY_NAME})
+    named = [{"ordinal": s.ordinal, "parent": s.parent, "name": s.name, "target": s.target} for s in sources]
+    async with tx.conn.cursor() as cursor:
+        await cursor.executemany(INSERT_SOURCE, [{"id": mapping_id, **row} for row in named])
+    return mapping_id
+
+
+def _sources(fields: Sequence[MappedField], kinds: Mapping[int, str]) -> list[Source]:
+    """Numbered from 0, each before what is below it, as DuckLake does."""
+    found: list[Source] = []
+
+    def add(field: MappedField, parent: Source | None) -> None:
+        if field.id not in kinds or len(field.names) != 1:
+            raise ValueError(f"Field {field.id} of a file must be a column of the table and have one name")
+        is_element = parent is not None and kinds[parent.target] == "list"
+        name = LIST_ELEMENT if is_element else field.names[0]
+        source = Source(len(found), None if parent is None else parent.ordinal, name, field.id, is_partition=False)
+        found.append(source)
+        for child in field.fields:
+            add(child, source)
+
+    for field in fields:
+        add(field, None)
+    return found

@@ -1,8 +1,9 @@
 """Rows of `ducklake_partition_info` and `ducklake_partition_column`: the partition specs that a table ever had.
 
-A partition id is the Iceberg spec id: it counts with the ids of tables, so it is never 0 and never used again, and a
-file keeps the one that it was written under. Rows of a table stay as long as the table, through every expiry, so field
-ids are counted over all of them and stay what they are.
+A partition id is the Iceberg spec id: it counts with the ids of tables, so it is never used again, and a file keeps the
+one that it was written under. Spec 0 is that of files without partition, unless a client has numbered its own so. Rows
+of a table stay as long as the table, through every expiry, so field ids are counted over all of them and stay what they
+are.
 
 Iceberg sees the part of a spec that it has the same transform for; leaving a key out is always true. The rest:
 - Calendar parts are DuckDB's, 3 for every March, and not Iceberg's ordinals (H16). Only together with all coarser parts
@@ -13,11 +14,16 @@ Iceberg sees the part of a spec that it has the same transform for; leaving a ke
 - Source columns that are gone, or have a type by now that Iceberg has no such transform for, would make Java refuse the
   whole table.
 A file whose tuple is not certain is listed as unpartitioned, under spec 0.
+
+Iceberg's clients write specs that DuckLake cannot express, or only in parts. Those are kept as they were written
+(`Given`), with the tuple of each file that a client committed; a partitioning of DuckLake's that was made for such a
+spec has as many of its keys as DuckLake knows, and a file that DuckDB writes under it is listed under the spec if they
+are all of them.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby, takewhile
 from typing import Final
 
@@ -28,16 +34,16 @@ from mergus.ducklake.types import iceberg_primitive
 from mergus.iceberg import bounds, values
 from mergus.iceberg.manifest import PartitionValue
 from mergus.iceberg.partition_spec import (
-    CALENDAR,
     FIRST_FIELD_ID,
     UNPARTITIONED,
     PartitionField,
     PartitionSpec,
-    can_transform,
+    check_spec,
     identity_value,
-    ordinal,
+    tuple_of_json,
 )
 from mergus.iceberg.schema import Schema
+from mergus.iceberg.transforms import CALENDAR, can_transform, ordinal, result_type
 
 READ: Final = """
     SELECT i.partition_id, i.begin_snapshot, i.end_snapshot, c.column_id, c.transform
@@ -48,10 +54,14 @@ READ: Final = """
 
 _BUCKET: Final = re.compile(r"bucket\(([1-9][0-9]{0,9})\)")
 
+# Where clients have numbered a spec as one of ours would be: the unpartitioned one, and a partitioning's.
+UNPARTITIONED_ELSEWHERE: Final = 2**19
+_ELSEWHERE: Final = 2**18
+
 _TEXTS: Final = frozenset({"varchar", "json"})
 _FLOATS: Final = frozenset({"float32", "float64"})
 # Types that DuckDB hashes as Iceberg does; those of one set alike, so that a column may have been several of them.
-_HASHED_ALIKE: Final = (
+HASHED_ALIKE: Final = (
     frozenset({"int8", "int16", "int32", "int64"}),
     _TEXTS,
     frozenset({"date"}),
@@ -78,6 +88,22 @@ class Partitioning:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenSpec:
+    """A spec as a client wrote it, under its own number. Partitionings with an id below `since` are older."""
+
+    spec: PartitionSpec
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Specs that Iceberg's clients wrote, and which of them partitionings of DuckLake's were made for."""
+
+    specs: Mapping[int, GivenSpec] = field(default_factory=dict[int, GivenSpec])
+    partitionings: Mapping[int, int] = field(default_factory=dict[int, int])
+
+
+@dataclass(frozen=True, slots=True)
 class _Source:
     """A column of the table at some snapshot, and all types that it had until then."""
 
@@ -93,7 +119,7 @@ class _Source:
         if not can_transform(name, iceberg_primitive(self.type)):
             return None
         if bucket:
-            return name if any(self.types <= alike for alike in _HASHED_ALIKE) else None
+            return name if any(self.types <= alike for alike in HASHED_ALIKE) else None
         if transform == "identity":
             # the text of a blob is that of other blobs as well; and DuckDB's Iceberg reader scrambles a uuid
             return name if self.type not in {"blob", "uuid"} and self._texts_are_its_own else None
@@ -200,24 +226,44 @@ class _Scheme:
 class Specs:
     """The specs of a table as Iceberg sees them, over one schema. Every file has its place in one of them."""
 
+    # by the ids of partitionings
     schemes: dict[int, _Scheme]
     # of the fields of all specs that the table ever had, the last id
     last_field_id: int
+    # those that clients wrote, and the partitionings that were made for them
+    given: dict[int, PartitionSpec] = field(default_factory=dict[int, PartitionSpec])
+    made_for: Mapping[int, int] = field(default_factory=dict[int, int])
+    # of the fields of given specs and schemes
+    types: dict[int, str] = field(default_factory=dict[int, str])
+    unpartitioned: PartitionSpec = UNPARTITIONED
 
     def all(self) -> list[PartitionSpec]:
-        """In the order of their ids; the first is the unpartitioned one."""
-        return [UNPARTITIONED, *(scheme.spec for _, scheme in sorted(self.schemes.items()))]
+        """In the order of their ids."""
+        found = {scheme.spec.spec_id: scheme.spec for scheme in self.schemes.values()} | self.given
+        return [spec for _, spec in sorted({**found, self.unpartitioned.spec_id: self.unpartitioned}.items())]
 
-    def spec(self, partition_id: int | None) -> PartitionSpec:
+    def spec(self, spec_id: int) -> PartitionSpec:
+        return next((spec for spec in self.all() if spec.spec_id == spec_id), self.unpartitioned)
+
+    def of_partitioning(self, partition_id: int | None) -> PartitionSpec:
         """What a partition id of DuckLake is to Iceberg."""
+        if partition_id is not None and partition_id in self.made_for:
+            return self.given.get(self.made_for[partition_id], self.unpartitioned)
         scheme = None if partition_id is None else self.schemes.get(partition_id)
-        return UNPARTITIONED if scheme is None else scheme.spec
+        return self.unpartitioned if scheme is None else scheme.spec
 
     def place(self, file: DataFile) -> tuple[PartitionSpec, tuple[PartitionValue, ...]]:
         """The spec to list a file under, and its tuple: right for every row, whether deleted or not."""
+        if file.placed is not None:
+            spec_id, told = file.placed
+            spec = self.spec(spec_id)
+            if all(str(f.field_id) in told for f in spec.fields):
+                ids = [f.field_id for f in spec.fields]
+                return spec, tuple_of_json([told[str(i)] for i in ids], [self.types[i] for i in ids])
+            return self.unpartitioned, ()
         scheme = None if file.partition_id is None else self.schemes.get(file.partition_id)
         found = None if scheme is None else scheme.partition_of(file)
-        return (UNPARTITIONED, ()) if scheme is None or found is None else (scheme.spec, found)
+        return (self.unpartitioned, ()) if scheme is None or found is None else (scheme.spec, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,23 +275,34 @@ class Partitions:
     def current(self, at: int) -> int | None:
         """The partition id that new files get; None for a table that is not partitioned."""
         live = [p for p in self.partitionings if p.span.at(at)]
-        return live[-1].id if live and live[-1].keys else None
+        return live[-1].id if live else None
 
-    def specs(self, schema: Schema, columns: Columns, at: int) -> Specs:
+    def specs(self, schema: Schema, columns: Columns, at: int, given: Given | None = None) -> Specs:
         """As a table with this schema may have them; `at` is the snapshot of the schema."""
-        # Of every key by itself: which of them Iceberg can see depends on the schema, and ids must not.
-        keys = dict.fromkeys(key for p in self.partitionings for key in p.keys)
-        ids = {key: FIRST_FIELD_ID + count for count, key in enumerate(keys)}
-        sources = _sources(schema, columns, at, {key.column_id for key in keys})
+        given = given or Given()
+        ids, last_field_id = _field_ids(self.partitionings, given)
+        keys = {key.column_id for p in self.partitionings for key in p.keys}
+        sources = _sources(schema, columns, at, keys)
         fields = _fields(ids, sources, schema)
+        kept = {i: shown for i, of in given.specs.items() if (shown := _shown(of.spec, schema)) is not None}
         schemes: dict[int, _Scheme] = {}
         for p in self.partitionings:
+            if p.id in given.partitionings:
+                scheme = _made_scheme(p, kept.get(given.partitionings[p.id]), sources)
+                if scheme is not None:
+                    schemes[p.id] = scheme
+                continue
             chosen = _chosen(p.keys, fields)
             if chosen:
-                spec = PartitionSpec(p.id, tuple(fields[key] for key in chosen))
+                spec_id = p.id if p.id not in given.specs else p.id + _ELSEWHERE
+                spec = PartitionSpec(spec_id, tuple(fields[key] for key in chosen))
                 members = tuple(_Member(fields[key], i, sources[key.column_id]) for key, i in chosen.items())
                 schemes[p.id] = _Scheme(spec, members, len(p.keys))
-        return Specs(schemes, FIRST_FIELD_ID + len(ids) - 1)
+        kinds = {f.id: f.type for f in schema.walk()}
+        every = [*kept.values(), *(scheme.spec for scheme in schemes.values())]
+        types = {f.field_id: result_type(f.transform, kinds.get(f.source_id)) for spec in every for f in spec.fields}
+        none = UNPARTITIONED if UNPARTITIONED.spec_id not in given.specs else PartitionSpec(UNPARTITIONED_ELSEWHERE, ())
+        return Specs(schemes, last_field_id, kept, given.partitionings, types, none)
 
 
 async def read(conn: Conn, table_id: int) -> Partitions:
@@ -256,6 +313,65 @@ async def read(conn: Conn, table_id: int) -> Partitions:
             for (i, begin, end), group in groupby(rows, lambda row: row[:3])
         ]
     )
+
+
+def _field_ids(partitionings: Sequence[Partitioning], given: Given) -> tuple[dict[Key, int], int]:
+    """Of every key by itself, since which of them Iceberg can see depends on the schema, and ids must not; and the last
+    of all. In the order in which specs came: those of clients have the ids that they were given."""
+    ids: dict[Key, int] = {}
+    last = FIRST_FIELD_ID - 1
+    specs: list[tuple[int, Partitioning | PartitionSpec]] = [(of.since, of.spec) for of in given.specs.values()]
+    specs += [(p.id, p) for p in partitionings if p.id not in given.partitionings]
+    for _, spec in sorted(specs, key=lambda item: item[0]):
+        if isinstance(spec, PartitionSpec):
+            for f in spec.fields:
+                ids.setdefault(Key(f.source_id, _key_transform(f.transform)), f.field_id)
+                last = max(last, f.field_id)
+            continue
+        for key in spec.keys:
+            if key not in ids:
+                last += 1
+                ids[key] = last
+    return ids, last
+
+
+def _key_transform(transform: str) -> str:
+    """As DuckLake writes it, if it has it at all."""
+    return transform.replace("[", "(").replace("]", ")")
+
+
+def _shown(spec: PartitionSpec, schema: Schema) -> PartitionSpec | None:
+    """A given spec over the schema of now: None if it cannot be about it. A column may have got the name of a field."""
+    names = {f.id: f.name for f in schema.fields}
+    taken = {name.lower() for field in schema.fields for name in field.full_names()}
+    found: list[PartitionField] = []
+    for f in spec.fields:
+        name = f.name
+        if f.transform == "identity" and name.lower() in taken:
+            name = names.get(f.source_id, name)
+        while f.transform != "identity" and name.lower() in taken:
+            name += "_"
+        taken.add(name.lower())
+        found.append(replace(f, name=name))
+    shown = replace(spec, fields=tuple(found))
+    try:
+        check_spec(shown, schema)
+    except ValueError:
+        return None
+    return shown
+
+
+def _made_scheme(p: Partitioning, spec: PartitionSpec | None, sources: dict[int, _Source]) -> _Scheme | None:
+    """How a file that DuckDB wrote under a partitioning that was made for a spec tells that spec's tuple."""
+    members: list[_Member] = []
+    for f in () if spec is None else spec.fields:
+        key, source = Key(f.source_id, _key_transform(f.transform)), sources.get(f.source_id)
+        coarser = CALENDAR[: CALENDAR.index(f.transform)] if f.transform in CALENDAR else ()
+        whole = all(Key(f.source_id, part) in p.keys for part in coarser)
+        if source is None or key not in p.keys or not whole or source.iceberg_transform(key.transform) != f.transform:
+            return None
+        members.append(_Member(f, p.keys.index(key), source))
+    return None if spec is None or not members else _Scheme(spec, tuple(members), len(p.keys))
 
 
 def _sources(schema: Schema, columns: Columns, at: int, ids: set[int]) -> dict[int, _Source]:

@@ -21,7 +21,7 @@ from mergus.ducklake.columns import Columns
 from mergus.ducklake.files import DataFile
 from mergus.ducklake.partitions import Specs
 from mergus.iceberg.manifest import PartitionValue
-from mergus.iceberg.partition_spec import UNPARTITIONED, PartitionField, PartitionSpec, identity_value
+from mergus.iceberg.partition_spec import PartitionField, PartitionSpec, identity_value
 from mergus.iceberg.schema import Schema
 
 # Ids of partitionings lie below, the bits of columns above; a spec id has 31 bits.
@@ -51,7 +51,7 @@ class Places:
     def within(self, schema: Schema) -> "Places":
         """For a snapshot with this schema: DuckDB's Iceberg reader does not survive a spec about a column that the
         snapshot's schema lacks. (A file of rows from before a column may have been written when it was there.)"""
-        ids = {field.id for field in schema.fields}
+        ids = {field.id for field in schema.walk()}
         shown = tuple(d for d in self.defaults if d.field.source_id in ids)
         hidden = {s.spec_id for s in self.specs.all() if any(f.source_id not in ids for f in s.fields)}
         return Places(self.specs, shown, frozenset(hidden))
@@ -61,21 +61,26 @@ class Places:
         statistics of every column that a file has."""
         spec, partition = self.specs.place(file)
         if spec.spec_id in self.hidden:
-            spec, partition = UNPARTITIONED, ()
+            spec, partition = self.specs.unpartitioned, ()
         lacking = [d for d in self.defaults if d.field.source_id not in file.stats]
         if not lacking or spec.spec_id >= 1 << _BASE_BITS:
             return spec, partition
         return self._with(spec, lacking), (*partition, *(d.value for d in lacking))
 
     def spec(self, spec_id: int) -> PartitionSpec:
+        if any(spec.spec_id == spec_id for spec in self.specs.all()):
+            return self.specs.spec(spec_id)
         base, bits = spec_id & ((1 << _BASE_BITS) - 1), spec_id >> _BASE_BITS
         lacking = [d for d in self.defaults if bits & d.bit]
         return self._with(self.specs.spec(base), lacking) if lacking else self.specs.spec(spec_id)
 
     def listed(self, used: Iterable[int]) -> list[PartitionSpec]:
-        """All partitionings, and of the other specs those that are used."""
+        """All partitionings, and of the other specs those that are used; that of no partition first, if it is one."""
+        needed = set(used)
         known = {spec.spec_id: spec for spec in self.specs.all()}
-        return [*known.values(), *(self.spec(i) for i in sorted(set(used) - known.keys()))]
+        if self.specs.unpartitioned.spec_id not in needed and len(known) > 1:
+            del known[self.specs.unpartitioned.spec_id]
+        return [*known.values(), *(self.spec(i) for i in sorted(needed - known.keys()))]
 
     def _with(self, spec: PartitionSpec, lacking: list[Default]) -> PartitionSpec:
         bits = sum(d.bit for d in lacking)

@@ -16,6 +16,7 @@ from psycopg import sql
 
 from mergus.ducklake.changes import ALTERED, words_about
 from mergus.ducklake.connect import Conn
+from mergus.ducklake.told import Committed, Told, about
 
 HEAD: Final = """
     SELECT snapshot_id, snapshot_time, (SELECT epoch FROM catalog)
@@ -106,6 +107,12 @@ class Snapshot:
     # whether snapshots between it and the table's one before have expired: nobody knows what they did, whatever this
     # one did itself, and a merge may hide it
     after_gap: bool = False
+    told: Told | None = None
+
+    @property
+    def iceberg_id(self) -> int:
+        """What Iceberg's clients call it: the one who made it chose the number, if that was one of them."""
+        return self.told.snapshot_id if isinstance(self.told, Committed) else self.id
 
     @property
     def timestamp_ms(self) -> int:
@@ -199,7 +206,8 @@ async def of_table(conn: Conn, subject: Subject, after: int, *, is_first: bool =
             if not reshaped:
                 continue
             words = frozenset({ALTERED})
-        found.append(Snapshot(snapshot_id, time, words, *info, after_gap=after_gap))
+        told = about(subject.table_id, info[-1])
+        found.append(Snapshot(snapshot_id, time, words, *info, after_gap=after_gap, told=told))
         after_gap = False
     return found
 

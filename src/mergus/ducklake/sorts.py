@@ -6,14 +6,14 @@ up to the first key that is more than a name. The order's id is the sort's, whic
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from mergus.ducklake.columns import Columns, Span, folded
 from mergus.ducklake.connect import Conn
 from mergus.iceberg.schema import Schema
-from mergus.iceberg.sort_order import UNSORTED, Direction, NullOrder, SortField, SortOrder
+from mergus.iceberg.sort_order import UNSORTED, Direction, NullOrder, SortField, SortOrder, check_sort_order
 
 READ: Final = """
     SELECT s.sort_id, s.begin_snapshot, s.end_snapshot, e.expression, e.dialect, e.sort_direction, e.null_order
@@ -50,15 +50,38 @@ class Sorts:
 
     sorts: Sequence[Sort] = ()
 
-    def orders(self, columns: Columns, schema: Schema) -> list[SortOrder]:
-        """Those that Iceberg can express by columns of this schema, that of no sorting before them."""
+    def orders(self, columns: Columns, schema: Schema, given: Mapping[int, SortOrder] | None = None) -> list[SortOrder]:
+        """Those that Iceberg can express by columns of this schema, that of no sorting before them. `given` are those
+        that Iceberg's clients wrote."""
+        kept = {i: order for i, order in (given or {}).items() if _holds(order, schema)}
+        # what DuckLake has of them is no other order
+        alike = {order.fields for order in kept.values()}
         translated = [SortOrder(s.id, _fields(s, columns, schema)) for s in self.sorts]
-        return [UNSORTED, *(order for order in translated if order.fields)]
+        found = {order.order_id: order for order in translated if order.fields and order.fields not in alike} | kept
+        return [UNSORTED, *(order for _, order in sorted(found.items()))]
 
     def order_at(self, snapshot_id: int, orders: Sequence[SortOrder]) -> SortOrder:
         """The one of `orders` that was in force then."""
         live = {s.id for s in self.sorts if s.span.at(snapshot_id)}
         return next((order for order in orders if order.order_id in live), UNSORTED)
+
+    def default_order(
+        self, snapshot_id: int, orders: Sequence[SortOrder], chosen: Sequence[tuple[int, int]]
+    ) -> SortOrder:
+        """The one in force: as a client chose it last, from a snapshot on, unless DuckDB has since sorted otherwise."""
+        since, order_id = chosen[-1] if chosen else (-1, -1)
+        turns = {t for s in self.sorts for t in (s.span.begin, s.span.end) if t is not None and t <= snapshot_id}
+        if not chosen or any(turn > since for turn in turns):
+            return self.order_at(snapshot_id, orders)
+        return next((order for order in orders if order.order_id == order_id), UNSORTED)
+
+
+def _holds(order: SortOrder, schema: Schema) -> bool:
+    try:
+        check_sort_order(order, schema)
+    except ValueError:
+        return False
+    return True
 
 
 def _fields(sort: Sort, columns: Columns, schema: Schema) -> tuple[SortField, ...]:

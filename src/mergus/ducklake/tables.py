@@ -1,9 +1,18 @@
-"""Rows of `ducklake_table`: the live tables of a schema, and what one of them is."""
+"""Rows of `ducklake_table`: the live tables of a schema, and what one of them is; making, renaming and ending one.
+
+A name is compared as DuckDB compares it, without regard to the case of ASCII letters, and tables share their names with
+views. Postgres has no constraint that would do it for us (H40): a clash is looked for under the lock.
+"""
 
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from psycopg import sql
+
+from mergus.ducklake import inlined_tables, schemas
+from mergus.ducklake.changes import created_table, dropped_table
+from mergus.ducklake.commit import Commit
 from mergus.ducklake.connect import Conn
 from mergus.ducklake.paths import Path, TablePaths
 
@@ -35,6 +44,53 @@ NEXT_ROW_ID: Final = "SELECT next_row_id FROM ducklake_table_stats WHERE table_i
 
 LIVE: Final = "SELECT table_id FROM ducklake_table WHERE end_snapshot IS NULL ORDER BY table_id DESC"
 BEGUN: Final = "SELECT table_id FROM ducklake_table WHERE end_snapshot IS NULL AND begin_snapshot > %(after)s"
+
+FIND_CLASH: Final = """
+    SELECT kind, name FROM (
+        SELECT 'table' AS kind, table_name AS name FROM ducklake_table
+        WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL
+        UNION ALL
+        SELECT 'view', view_name FROM ducklake_view WHERE schema_id = %(schema_id)s AND end_snapshot IS NULL
+    ) AS content
+    WHERE lower(name COLLATE "C") = lower(%(name)s COLLATE "C") LIMIT 1
+"""
+
+INSERT: Final = """
+    INSERT INTO ducklake_table
+    VALUES (%(table_id)s, %(uuid)s, %(snapshot_id)s, NULL, %(schema_id)s, %(name)s, %(path)s, %(relative)s)
+"""
+
+END: Final = """
+    UPDATE ducklake_table SET end_snapshot = %(snapshot_id)s WHERE table_id = %(table_id)s AND end_snapshot IS NULL
+"""
+
+# What ends with a table, and which column says whose it is. Statistics and inlined rows stay as they are.
+END_ROWS: Final = "UPDATE {rows} SET end_snapshot = %(snapshot_id)s WHERE {of} = %(table_id)s AND end_snapshot IS NULL"
+ROWS_OF_A_TABLE: Final = {
+    "ducklake_table": "table_id",
+    "ducklake_partition_info": "table_id",
+    "ducklake_column": "table_id",
+    "ducklake_column_tag": "table_id",
+    "ducklake_data_file": "table_id",
+    "ducklake_delete_file": "table_id",
+    "ducklake_tag": "object_id",
+    "ducklake_sort_info": "table_id",
+}
+
+# One row for a table and a snapshot, however many changes of the table the snapshot holds.
+INSERT_SCHEMA_VERSION: Final = """
+    INSERT INTO ducklake_schema_versions SELECT %(snapshot_id)s, %(schema_version)s, %(table_id)s
+    WHERE NOT EXISTS (SELECT FROM ducklake_schema_versions
+                      WHERE table_id = %(table_id)s AND begin_snapshot = %(snapshot_id)s)
+"""
+
+
+DIRECTORIES: Final = """
+    SELECT (SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL),
+           s.path, s.path_is_relative, t.path, t.path_is_relative
+    FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+    WHERE t.end_snapshot IS NULL AND t.table_id IS DISTINCT FROM %(except_for)s
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +137,67 @@ async def read(conn: Conn, table_id: int) -> Table | None:
     )
 
 
+async def directories(conn: Conn, except_for: int | None) -> list[str]:
+    """Of all live tables, where DuckLake has their files."""
+    rows = await (await conn.execute(DIRECTORIES, {"except_for": except_for})).fetchall()
+    return [TablePaths(row[0], Path(*row[1:3]), Path(*row[3:])).directory for row in rows]
+
+
 async def next_row_id(conn: Conn, table_id: int) -> int:
     """The row id that the next row gets; a table that never had a row has no statistics."""
     row = await (await conn.execute(NEXT_ROW_ID, {"table_id": table_id})).fetchone()
     return 0 if row is None else int(row[0])
+
+
+async def find_clash(conn: Conn, schema_id: int, name: str) -> str | None:
+    """What has the name already, or one that DuckDB takes for it: "table x" or "view x". Ask under the lock."""
+    row = await (await conn.execute(FIND_CLASH, {"schema_id": schema_id, "name": name})).fetchone()
+    return None if row is None else f"{row[0]} {row[1]}"
+
+
+async def create(tx: Commit, schema: schemas.Schema, name: str, uuid: UUID) -> int:
+    """A table that has no columns yet, and so is none to DuckDB: `alter.write_columns` has to follow."""
+    table_id = tx.next_catalog_id()
+    await _insert(tx, table_id, uuid, schema, name, Path(schemas.directory(name, uuid), relative=True))
+    tx.record(created_table(schema.name, name))
+    await record_schema_version(tx, table_id)
+    return table_id
+
+
+async def rename(tx: Commit, table: Table, schema: schemas.Schema, name: str) -> None:
+    """Its files stay where they are: in another schema, the table's path is not relative to that."""
+    stays = schema.name == table.schema_name
+    path = table.paths.table if stays else Path(table.paths.directory, relative=False)
+    await tx.conn.execute(END, {"table_id": table.id, "snapshot_id": tx.snapshot_id})
+    await _insert(tx, table.id, table.uuid, schema, name, path)
+    tx.record(created_table(schema.name, name))
+    await record_schema_version(tx, table.id)
+    await inlined_tables.add(tx, table.id)
+
+
+async def drop(tx: Commit, table_id: int) -> None:
+    for rows, of in ROWS_OF_A_TABLE.items():
+        statement = sql.SQL(END_ROWS).format(rows=sql.Identifier(rows), of=sql.Identifier(of))
+        await tx.conn.execute(statement, {"table_id": table_id, "snapshot_id": tx.snapshot_id})
+    tx.record(dropped_table(table_id))
+
+
+async def record_schema_version(tx: Commit, table_id: int) -> None:
+    """Says that the table looks different from this snapshot on, which tells what inlined rows of it mean."""
+    row = {"snapshot_id": tx.snapshot_id, "schema_version": tx.altered_schema_version, "table_id": table_id}
+    await tx.conn.execute(INSERT_SCHEMA_VERSION, row)
+
+
+async def _insert(tx: Commit, table_id: int, uuid: UUID, schema: schemas.Schema, name: str, path: Path) -> None:
+    await tx.conn.execute(
+        INSERT,
+        {
+            "table_id": table_id,
+            "uuid": uuid,
+            "snapshot_id": tx.snapshot_id,
+            "schema_id": schema.schema_id,
+            "name": name,
+            "path": path.text,
+            "relative": path.relative,
+        },
+    )

@@ -2,6 +2,9 @@
 
 What is not here cannot be shown truthfully: readers would misread the file (unsigned 32-bit integers), the file itself
 has lost precision (128-bit integers are stored as doubles), or Iceberg has no such type (intervals).
+
+The other way a new column gets the one DuckLake type of which the Iceberg type is the exact counterpart, if there is
+one: what DuckDB may write into it, every Iceberg reader must be able to take.
 """
 
 import re
@@ -43,6 +46,35 @@ REFUSED: Final = {
     "interval": "Iceberg has no interval",
 }
 
+STORED: Final = {
+    "boolean": "boolean",
+    "int": "int32",
+    "long": "int64",
+    "float": "float32",
+    "double": "float64",
+    "date": "date",
+    "time": "time",
+    "timestamp": "timestamp",
+    "timestamptz": "timestamptz",
+    "timestamp_ns": "timestamp_ns",
+    "string": "varchar",
+    "binary": "blob",
+    "uuid": "uuid",
+    "variant": "variant",
+    # without a coordinate system it is in this one
+    "geometry": "geometry",
+    "geometry(OGC:CRS84)": "geometry",
+}
+
+NOT_STORED: Final = {
+    "fixed": "DuckLake has no binary of a fixed length, and DuckDB would write values of others",
+    "timestamptz_ns": "DuckLake has no timestamp with a time zone in nanoseconds",
+    "geography": "DuckLake has no geography",
+    "geometry": "DuckLake does not keep the coordinate system of a geometry",
+    "decimal": "DuckDB has decimals of up to 38 digits, and none that is finer than its digits",
+    "unknown": "DuckLake has no column without a type",
+}
+
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 
 
@@ -55,3 +87,15 @@ def iceberg_primitive(ducklake_type: str) -> str | None:
 
 def why_refused(ducklake_type: str) -> str:
     return REFUSED.get(ducklake_type, "Iceberg has no such type")
+
+
+def ducklake_type(primitive: str) -> str | None:
+    """What a new column of this Iceberg primitive is in DuckLake, or None where it cannot be kept."""
+    if decimal := _DECIMAL.fullmatch(primitive):
+        precision, scale = int(decimal[1]), int(decimal[2])
+        return f"decimal({precision},{scale})" if 0 < precision <= 38 and scale <= precision else None
+    return STORED.get(primitive)
+
+
+def why_not_stored(primitive: str) -> str:
+    return NOT_STORED.get(re.split(r"[(\[]", primitive)[0], "DuckLake has no such type")

@@ -157,7 +157,13 @@ def _union(branches: tuple[Theirs, ...]) -> Theirs:
 
 
 def _past(size: int) -> Skip:
-    return lambda data, at: at + size
+    def skip(data: bytes, at: int) -> int:
+        # Types that hold another twice, and so on, are many steps: they end where the bytes do.
+        if at >= len(data):
+            raise ValueError("Avro file is cut off or damaged: a value is missing")
+        return at + size
+
+    return skip
 
 
 def _past_long(data: bytes, at: int) -> int:

@@ -32,6 +32,9 @@ _STATUSES = (EXISTING, ADDED, DELETED)
 _CONTENTS = {"data": (DATA,), "deletes": (POSITION_DELETES, EQUALITY_DELETES)}
 _V3_ONLY = frozenset({"first_row_id", "content_offset", "content_size_in_bytes"})
 
+# Ids of an entry's field and of that field's field
+_DATA_FILE, _PARTITION = 2, 102
+
 _DECIMAL = re.compile(r"decimal\( *([0-9]{1,2}) *, *([0-9]{1,2}) *\)")
 
 
@@ -107,10 +110,23 @@ def write(
     return avro.write(record, (_checked(x, content, format_version) for x in entries), metadata)
 
 
-def read(data: bytes) -> tuple[dict[str, str], list[Entry]]:
+def read(data: bytes, allowance: avro.Allowance | None = None) -> tuple[dict[str, str], list[Entry]]:
     """The file's metadata and its entries, without what they inherit from the manifest list."""
-    metadata, entries = avro.read(_entry((), format_version=3), data)
+    metadata, entries = avro.read(_entry((), format_version=3), data, allowance)
     return metadata, [_valid(x) for x in entries]
+
+
+def partition_field_ids(data: bytes) -> list[int | None]:
+    """What the values of partition tuples are, in their order, by ids of partition fields."""
+    files = _part(avro.schema_of(data), _DATA_FILE)
+    return [field_id for field_id, _ in _part(files, _PARTITION).fields]
+
+
+def _part(record: avro.Theirs, field_id: int) -> avro.Theirs:
+    found = dict(record.fields).get(field_id)
+    if found is None:
+        raise ValueError(f"Manifest has no field {field_id}")
+    return next((x for x in found.branches if x.kind != "null"), found)
 
 
 def _checked(entry: Entry, content: Content, format_version: int) -> Entry:
@@ -156,7 +172,7 @@ def _entry(partition_types: tuple[PartitionField, ...], format_version: int) -> 
         avro.Field(1, "snapshot_id", "long"),
         avro.Field(3, "sequence_number", "long"),
         avro.Field(4, "file_sequence_number", "long"),
-        avro.Field(2, "data_file", _data_file(partition, format_version), required=True),
+        avro.Field(_DATA_FILE, "data_file", _data_file(partition, format_version), required=True),
     )
     return avro.Record("manifest_entry", fields, Entry)
 
@@ -166,7 +182,7 @@ def _data_file(partition: avro.Partition, format_version: int) -> avro.Record:
         avro.Field(134, "content", "int", required=True),
         avro.Field(100, "file_path", "string", required=True),
         avro.Field(101, "file_format", "string", required=True),
-        avro.Field(102, "partition", partition, required=True),
+        avro.Field(_PARTITION, "partition", partition, required=True),
         avro.Field(103, "record_count", "long", required=True),
         avro.Field(104, "file_size_in_bytes", "long", required=True),
         avro.Field(108, "column_sizes", avro.Mapping(117, 118, "long")),

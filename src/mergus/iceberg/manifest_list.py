@@ -66,9 +66,9 @@ def write(
     return avro.write(_record(format_version), (_checked(x, format_version) for x in manifests), metadata)
 
 
-def read(data: bytes) -> tuple[dict[str, str], list[ManifestFile]]:
+def read(data: bytes, allowance: avro.Allowance | None = None) -> tuple[dict[str, str], list[ManifestFile]]:
     """The file's metadata and its manifests."""
-    metadata, manifests = avro.read(_record(format_version=3), data)
+    metadata, manifests = avro.read(_record(format_version=3), data, allowance)
     return metadata, [_valid(x) for x in manifests]
 
 

@@ -9,8 +9,8 @@ A table without snapshots has no `current-snapshot-id`: Java writes -1 or null, 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -73,6 +73,8 @@ class TableMetadata:
     statistics: Sequence[Json] = ()
     partition_statistics: Sequence[Json] = ()
     next_row_id: int | None = None
+    # what somebody asked for about keeping main; its snapshot is the current one
+    main_retention: Ref = field(default_factory=lambda: Ref(-1, "branch"))
 
 
 def table_metadata(table: TableMetadata) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def table_metadata(table: TableMetadata) -> dict[str, Any]:
     }
     if table.current_snapshot_id is not None:
         json["current-snapshot-id"] = table.current_snapshot_id
-        json["refs"][MAIN] = _ref_json(Ref(table.current_snapshot_id, "branch"))
+        json["refs"][MAIN] = _ref_json(replace(table.main_retention, snapshot_id=table.current_snapshot_id))
     if table.next_row_id is not None:
         json["next-row-id"] = table.next_row_id
     return json
@@ -148,8 +150,8 @@ def _check(table: TableMetadata) -> None:
         raise ValueError("A table has a next row id from format version 3 on, and not before")
     if MAIN in table.refs:
         raise ValueError("The main branch is the current snapshot, and no ref beside it")
-    if table.current_snapshot_id is None and (table.refs or table.snapshot_log):
-        raise ValueError("A table without a current snapshot has neither refs nor a log of snapshots")
+    if table.current_snapshot_id is None and table.snapshot_log:
+        raise ValueError("A table without a current snapshot has no log of snapshots")
     for listed, name, wanted in (
         (table.schemas, "schema-id", table.current_schema_id),
         (table.partition_specs, "spec-id", table.default_spec_id),
@@ -267,7 +269,10 @@ class Changes:
 
     def json(self) -> dict[str, str]:
         """Without what did not happen."""
-        counts = {
+        return {name: str(count) for name, count in self.counts().items() if count}
+
+    def counts(self) -> dict[str, int]:
+        return {
             "added-data-files": self.added_data_files,
             "deleted-data-files": self.removed_data_files,
             "added-records": self.added_records,
@@ -283,7 +288,10 @@ class Changes:
             "added-position-deletes": self.added_position_deletes,
             "removed-position-deletes": self.removed_position_deletes,
         }
-        return {name: str(count) for name, count in counts.items() if count}
+
+
+# What a summary says of files and rows; anything else in it is the writer's.
+COUNTED: Final = frozenset({*Totals().json(), *Changes().counts()})
 
 
 def summary(changes: Changes, totals: Totals, operation: str | None = None) -> dict[str, str]:

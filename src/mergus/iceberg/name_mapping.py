@@ -9,7 +9,7 @@ whatever the file calls them.
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -52,6 +52,29 @@ def merged(mappings: Iterable[tuple[MappedField, ...]], above: tuple[str, ...] =
 def name_mapping_json(fields: Iterable[MappedField]) -> str:
     """The value of the property."""
     return orjson.dumps([_field_json(f) for f in fields]).decode()
+
+
+def parse_name_mapping(text: str) -> tuple[MappedField, ...]:
+    """The inverse. Raises ValueError."""
+    try:
+        return _fields(orjson.loads(text))
+    except (orjson.JSONDecodeError, KeyError, TypeError) as e:
+        raise ValueError(f"it is not as the specification has it: {e}") from None
+
+
+def _fields(json: Any) -> tuple[MappedField, ...]:  # noqa: ANN401  (JSON)
+    if not isinstance(json, list):
+        raise TypeError("a list of fields is needed")
+    found = cast(list[Any], json)
+    # a field without an id is known to be none of the table's
+    return tuple(_field(f) for f in found if f.get("field-id") is not None)
+
+
+def _field(json: Any) -> MappedField:  # noqa: ANN401  (JSON)
+    names: list[Any] = json["names"]
+    if not isinstance(json["field-id"], int) or not all(isinstance(name, str) for name in names):
+        raise TypeError("an id and names are needed")
+    return MappedField(json["field-id"], tuple(names), _fields(json.get("fields", [])))
 
 
 def _field_json(field: MappedField) -> dict[str, Any]:

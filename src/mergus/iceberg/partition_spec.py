@@ -4,50 +4,42 @@ A spec is true for a file if its transforms give the same tuple for every row of
 tuple, and take the value of an identity field for the column itself. A spec with fewer fields is true for more files.
 Equal fields keep their id through all specs of a table.
 
-Here are the transforms whose values DuckLake's files can have. A value is in the form that manifests have it in
-(`manifest.PartitionValue`): whole numbers for dates and times.
+A value is in the form that manifests have it in (`manifest.PartitionValue`): whole numbers for dates and times.
 """
 
 import re
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import date
+from dataclasses import dataclass, replace
+from itertools import count
 from math import isnan
 from typing import Any, Final, TypeAlias
 
 from mergus.iceberg import manifest, values
+from mergus.iceberg.json_object import JsonObject, shown
 from mergus.iceberg.manifest import PartitionValue
 from mergus.iceberg.manifest_list import FieldSummary
 from mergus.iceberg.schema import Schema
+from mergus.iceberg.transforms import CALENDAR as CALENDAR  # noqa: PLC0414  DuckLake's partitions look for it here
+from mergus.iceberg.transforms import IDENTITY, VOID, check_source, parse_transform, paths, result_type
+from mergus.iceberg.transforms import can_transform as can_transform  # noqa: PLC0414
+from mergus.iceberg.transforms import ordinal as ordinal  # noqa: PLC0414
 
 # a value that is not None, of the type that goes with it
 Untyped: TypeAlias = Any
 
+# A value in JSON: texts for those that have no number there.
+JsonPartitionValue: TypeAlias = bool | int | str | None
+
 # Ids of partition fields are counted from here, so that they are not those of columns.
 FIRST_FIELD_ID: Final = 1000
 
-# From coarse to fine: each is a part of the one before.
-CALENDAR: Final = ("year", "month", "day", "hour")
+# Of a field that a request gives no id: `with_field_ids` does.
+NO_FIELD_ID: Final = -1
 
-_BUCKET: Final = re.compile(r"bucket\[([1-9][0-9]{0,9})\]")
+_ESCAPED: Final = re.compile(r"\\([0\\])")
 _DECIMAL: Final = re.compile(r"decimal\( *[0-9]+ *, *[0-9]+ *\)")
-
-# How many units a day of the type has.
-_DAY: Final = {
-    "date": 1,
-    "timestamp": 86_400 * 10**6,
-    "timestamptz": 86_400 * 10**6,
-    "timestamp_ns": 86_400 * 10**9,
-    "timestamptz_ns": 86_400 * 10**9,
-}
-_IDENTITY: Final = frozenset({*_DAY, "boolean", "int", "long", "float", "double", "time", "string", "binary", "uuid"})
-_HASHED: Final = _IDENTITY - {"boolean", "float", "double"}
-
-_EPOCH: Final = date(1970, 1, 1)
-# The Gregorian calendar repeats itself after so many years and days; Python's own ends at the year 9999.
-_CYCLE_YEARS: Final = 400
-_CYCLE_DAYS: Final = 146_097
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,27 +69,76 @@ def spec_json(spec: PartitionSpec) -> dict[str, Any]:
     }
 
 
-def can_transform(transform: str, source_type: object) -> bool:
-    """Whether a spec may have this transform of a column of this type; not for nested types, and not for fixed."""
-    if not isinstance(source_type, str):
-        return False
-    decimal = _DECIMAL.fullmatch(source_type) is not None
-    if transform == "identity":
-        return decimal or source_type in _IDENTITY
-    if transform == "hour":
-        return source_type in _DAY and source_type != "date"
-    if transform in CALENDAR:
-        return source_type in _DAY
-    return _is_bucket(transform) and (decimal or source_type in _HASHED)
+def parse_spec(json: Untyped, *, default_id: int | None = None) -> PartitionSpec:
+    """The inverse of `spec_json`; raises ValueError. Fields without an id have `NO_FIELD_ID`.
+
+    `default_id` is the id of a spec that has none; where it is None, every spec must have one.
+    """
+    top = JsonObject(json, "Partition spec")
+    spec_id = default_id if default_id is not None and not top.has("spec-id") else top.int32("spec-id")
+    return PartitionSpec(spec_id, tuple(_parse_field(x) for x in top.parts("fields")))
 
 
-def result_type(transform: str, source_type: object) -> str:
-    """The type of the transformed value. A day is a date, as Java and PyIceberg write it, though a number to both."""
-    if not isinstance(source_type, str) or not can_transform(transform, source_type):
-        raise ValueError(f"Not a partition transform of {source_type}: {transform}")
-    if transform == "identity":
-        return source_type
-    return "date" if transform == "day" else "int"
+def _parse_field(json: JsonObject) -> PartitionField:
+    name = json.text("name")
+    what = f"Partition field {shown(name)}"
+    field = json.named(what)
+    source_id, transform = parse_transform(field, what)
+    return PartitionField(source_id, field.int32("field-id") if field.has("field-id") else NO_FIELD_ID, name, transform)
+
+
+def with_field_ids(spec: PartitionSpec, known: Iterable[PartitionSpec], last_assigned: int) -> PartitionSpec:
+    """The spec with an id for every field: that of an equal field of the specs known, else the next after the last.
+
+    Raises ValueError for an id that the request gives although another field has it.
+    """
+    meanings = {f.field_id: (f.source_id, f.transform) for other in known for f in other.fields}
+    taken: set[int] = set()
+    for field in spec.fields:
+        if field.field_id == NO_FIELD_ID:
+            continue
+        source_id, transform = meanings.get(field.field_id, (field.source_id, field.transform))
+        if field.field_id in taken or source_id != field.source_id or field.transform not in {transform, VOID}:
+            raise ValueError(f"Partition field {field.name} has the id of another: {field.field_id}")
+        taken.add(field.field_id)
+    equal: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+    for field_id in sorted(meanings.keys() - taken, reverse=True):
+        equal[meanings[field_id]].append(field_id)
+    following = count(max([last_assigned, FIRST_FIELD_ID - 1, *taken]) + 1)
+
+    def with_id(field: PartitionField) -> PartitionField:
+        if field.field_id != NO_FIELD_ID:
+            return field
+        free = equal[field.source_id, field.transform]
+        return replace(field, field_id=free.pop() if free else next(following))
+
+    return replace(spec, fields=tuple(with_id(f) for f in spec.fields))
+
+
+def check_spec(spec: PartitionSpec, schema: Schema) -> None:
+    """Raises ValueError for a spec that a table with this schema cannot have.
+
+    A name is that of a column only if the field is that very column, or what is left of it. What is left of several
+    fields may be the same.
+    """
+    fields = paths(schema)
+    columns = {".".join(field.name for field in path): field_id for field_id, path in fields.items()}
+    names: set[str] = set()
+    meanings: set[tuple[int, str]] = set()
+    for field in spec.fields:
+        what, meaning = f"Partition field {field.name}", (field.source_id, field.transform)
+        check_source(*meaning, fields, what)
+        if not field.name:
+            raise ValueError(f"Partition field of column {field.source_id} has no name")
+        if field.name in names:
+            raise ValueError(f"{what} is there twice")
+        itself = field.transform in {IDENTITY, VOID} and columns.get(field.name) == field.source_id
+        if field.name in columns and not itself:
+            raise ValueError(f"{what} has the name of a column that it is not")
+        if meaning in meanings and field.transform != VOID:
+            raise ValueError(f"{what} has the source column and transform of another")
+        names.add(field.name)
+        meanings.add(meaning)
 
 
 def partition_types(spec: PartitionSpec, schema: Schema) -> tuple[manifest.PartitionField, ...]:
@@ -109,22 +150,14 @@ def partition_types(spec: PartitionSpec, schema: Schema) -> tuple[manifest.Parti
     )
 
 
-def ordinal(transform: str, source_type: str, value: int) -> int:
-    """The number of the year, month, day or hour since 1970, in UTC, that holds a date or a timestamp.
+def tuple_json(partition: Sequence[PartitionValue], types: Sequence[str]) -> list[JsonPartitionValue]:
+    """A partition tuple for Postgres's jsonb, which is exact for whole numbers but knows no NaN, no -0.0 and no NUL."""
+    return [None if v is None else _form(kind)[0](v) for v, kind in zip(partition, types, strict=True)]
 
-    Of a timestamp hundreds of thousands of years away the hour may be more than the int that it has to be.
-    """
-    if transform not in CALENDAR or not can_transform(transform, source_type):
-        raise ValueError(f"Not a calendar transform of {source_type}: {transform}")
-    if transform == "hour":
-        return value // (_DAY[source_type] // 24)
-    days = value // _DAY[source_type]
-    if transform == "day":
-        return days
-    cycles, rest = divmod(days + _EPOCH.toordinal() - 1, _CYCLE_DAYS)
-    within = date.fromordinal(rest + 1)
-    years = within.year + cycles * _CYCLE_YEARS - _EPOCH.year
-    return years if transform == "year" else years * 12 + within.month - 1
+
+def tuple_of_json(json: Untyped, types: Sequence[str]) -> tuple[PartitionValue, ...]:
+    """The inverse of `tuple_json`."""
+    return tuple(None if x is None else _form(kind)[1](x) for x, kind in zip(json, types, strict=True))
 
 
 def identity_value(ducklake_type: str, text: str, *, retyped: bool) -> PartitionValue:
@@ -150,11 +183,6 @@ def summaries(partitions: Iterable[Sequence[PartitionValue]], types: Sequence[st
     """What the tuples of a manifest's entries have in common, field by field; `types` are those of the values."""
     rows = list(partitions)
     return tuple(_summary([row[i] for row in rows], kind) for i, kind in enumerate(types))
-
-
-def _is_bucket(transform: str) -> bool:
-    match = _BUCKET.fullmatch(transform)
-    return match is not None and int(match[1]) < 2**31
 
 
 def _summary(found: list[PartitionValue], kind: str) -> FieldSummary:
@@ -199,4 +227,28 @@ _SERIALISED: Final[dict[str, Callable[[Untyped], bytes]]] = {
     "binary": bytes,
     "uuid": bytes,
     **dict.fromkeys(("long", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"), _packed("<q")),
+}
+
+
+def _form(kind: str) -> tuple[Callable[[Untyped], JsonPartitionValue], Callable[[Untyped], PartitionValue]]:
+    """How a value of the type is written to JSON and read from it."""
+    # a decimal has up to 38 digits, of which not every library of JSON makes a number
+    return (str, int) if _DECIMAL.fullmatch(kind) else _FORMS[kind]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\0", "\\0")
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: "\0" if found[1] == "0" else "\\", text)
+
+
+_FORMS: Final[dict[str, tuple[Callable[[Untyped], JsonPartitionValue], Callable[[Untyped], PartitionValue]]]] = {
+    "boolean": (bool, bool),
+    **dict.fromkeys(("int", "long", "date", "time"), (int, int)),
+    **dict.fromkeys(("timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"), (int, int)),
+    **dict.fromkeys(("float", "double"), (repr, float)),
+    **dict.fromkeys(("binary", "uuid"), (bytes.hex, bytes.fromhex)),
+    "string": (_escaped, _unescaped),
 }

@@ -80,7 +80,10 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
+    """`identifier_ids` are the fields that tell rows apart, as somebody has promised; nobody checks it."""
+
     fields: tuple[Field, ...]
+    identifier_ids: tuple[int, ...] = ()
 
     def walk(self) -> Iterator[Field]:
         for field in self.fields:
@@ -113,7 +116,9 @@ def schema_json(schema: Schema, schema_id: int, format_version: int = 3) -> dict
     """Raises ValueError for a schema that a table of this version cannot have."""
     if format_version < schema.format_version:
         raise ValueError(f"Schema {schema_id} needs format version {schema.format_version}, not {format_version}")
-    return {"type": "struct", "schema-id": schema_id, "fields": [_field_json(f, format_version) for f in schema.fields]}
+    fields = [_field_json(f, format_version) for f in schema.fields]
+    json: dict[str, Any] = {"type": "struct", "schema-id": schema_id, "fields": fields}
+    return {**json, "identifier-field-ids": list(schema.identifier_ids)} if schema.identifier_ids else json
 
 
 def _field_json(field: Field, version: int) -> dict[str, Any]:

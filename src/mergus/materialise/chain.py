@@ -29,10 +29,10 @@ from mergus.ducklake.inlined import Batch, InlinedTable
 from mergus.ducklake.places import Places
 from mergus.ducklake.snapshots import Snapshot
 from mergus.ducklake.tables import Table
+from mergus.ducklake.told import Committed
 from mergus.iceberg.manifest import ADDED, DATA, DELETED, EXISTING, DataFile, Entry
 from mergus.iceberg.manifest_list import ManifestFile
 from mergus.iceberg.metadata import Changes, Totals, summary
-from mergus.iceberg.partition_spec import UNPARTITIONED
 from mergus.iceberg.schema import Schema
 from mergus.materialise import deletes, entries, side_file
 from mergus.materialise.at_once import each
@@ -67,14 +67,21 @@ class View:
     horizon: int
     # of files that were added by the names of their columns
     mapped: Mapped
+    # what Iceberg's clients call the snapshots that they made
+    iceberg_ids: Mapping[int, int]
+
+    def iceberg_id(self, snapshot_id: int) -> int:
+        return self.iceberg_ids.get(snapshot_id, snapshot_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The snapshot that is to be shown."""
+    """The snapshot that is to be shown. `previous` is the table's one before in the lake, `parent_id` the one that it
+    was built on to Iceberg: they differ after a rollback."""
 
     snapshot: Snapshot
-    parent: Snapshot | None
+    previous: Snapshot | None
+    parent_id: int | None
     schema: Schema
     schema_id: int
     # of the table's, those that the snapshot's schema permits
@@ -103,10 +110,10 @@ class Start:
             return files.NOTHING
         return files.Base(self.chain.snapshot_id, self.chain.file_horizon, self.in_the_past)
 
-    def is_parent_of(self, goal: Goal) -> bool:
+    def is_before(self, goal: Goal) -> bool:
         """Whether the difference is the snapshot's own."""
         before = self.chain.snapshot_id if self.chain else None
-        return before == (goal.parent.id if goal.parent else None)
+        return before == (goal.previous.id if goal.previous else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +187,15 @@ async def _rows(conn: Conn, view: View, goal: Goal, after: int) -> list[Batch]:
 
 
 async def write(shop: Workshop, view: View, goal: Goal, base: Start, reading: Reading) -> Chain:
-    header = Header(goal.id, view.format_version, goal.schema, goal.schema_id, goal.places, view.schema)
+    header = Header(
+        goal.snapshot.iceberg_id,
+        goal.id,
+        view.format_version,
+        goal.schema,
+        goal.schema_id,
+        goal.places,
+        view.schema,
+    )
     outbox = Outbox(shop.objects)
     store = shop.manifests.through(outbox)
     async with timed("deletes"):
@@ -193,12 +208,11 @@ async def write(shop: Workshop, view: View, goal: Goal, base: Start, reading: Re
         for difference in (*lake_files, *rows_files):
             applied = await apply(store, view.layout, header, found, difference)
             found = applied.manifests
-            tally.count([entry for _, _, entry in difference.added], applied.removed, own=base.is_parent_of(goal))
+            tally.count([entry for _, _, entry in difference.added], applied.removed, own=base.is_before(goal))
         found = await merge(store, view.layout, header, found, view.merging)
         found.sort(key=lambda file: file.content)
-    parent_id = goal.parent.id if goal.parent else None
     async with timed("list"):
-        listed = await store.write_list(view.layout, header, parent_id, tally.first_row_id or 0, found)
+        listed = await store.write_list(view.layout, header, goal.parent_id, tally.first_row_id or 0, found)
     async with timed("store"):
         await outbox.arrived()
     return Chain(
@@ -242,13 +256,16 @@ def _counts(goal: Goal, base: Start, tally: Tally) -> dict[str, Any]:
         operation = before["summary"]["operation"]
         told = {**before["summary"], **totals.json(), "operation": "overwrite" if operation == "append" else operation}
         return {**before, **counts, "summary": told}
-    operation = _operation(goal.snapshot.words, tally.own)
+    operation = _operation(goal.snapshot, tally.own)
     lineage = {"first-row-id": tally.first_row_id or 0, "added-rows": tally.added_rows}
     return {**counts, **lineage, "summary": summary(tally.own, totals, operation)}
 
 
-def _operation(words: frozenset[str], own: Changes) -> str | None:
-    """What DuckLake says that it was, where files do not tell."""
+def _operation(snapshot: Snapshot, own: Changes) -> str | None:
+    """What the client said that it was who made it, or DuckLake says, where files do not tell."""
+    words = snapshot.words
+    if isinstance(snapshot.told, Committed):
+        return snapshot.told.summary.get("operation")
     # a flush may say that it deleted, too
     if words == frozenset({ALTERED}) or (words & LAYOUT and words <= LAYOUT | {"deleted_from_table"}):
         return "replace"
@@ -260,17 +277,19 @@ async def _lake_files(
 ) -> tuple[Difference, Difference]:
     """What becomes of DuckLake's data files, and of the deletes on them."""
     leaves = entries.leaves(view.columns, goal.id)
-    data = Difference("files", "data", [], {entries.uri(f.path): f.id for f in reading.changes.removed})
+    gone = {path: f.id for f in reading.changes.removed for path in entries.spellings(f.path)}
+    data = Difference("files", "data", [], gone)
     for span, known in zip(base.vanished, reading.known, strict=True):
-        data.removed |= await _vanished(shop, base.manifests, span, {entries.uri(path) for path in known})
+        named = {name for path in known for name in entries.spellings(path)}
+        data.removed |= await _vanished(shop, base.manifests, span, named)
     places = {f.id: goal.places.place(f) for f in (*reading.changes.added, *reading.changes.touched)}
     unknown = [(f, ids) for f in reading.changes.added if (ids := entries.nans_unknown(f, leaves))]
     nans = await shop.footers.nan_counts(unknown, view.mapped)
     for file in reading.changes.added:
         spec, partition = places[file.id]
         entry = entries.data_file(file, leaves, partition, view.format_version, nans.get(file.id, {}))
-        data.added.append((spec.spec_id, file.id, _entry(goal, file, entry)))
-    touched = {entries.uri(f.path): f.id for f in reading.changes.touched}
+        data.added.append((spec.spec_id, file.id, _entry(view, goal, file, entry)))
+    touched = {entries.shown_path(f): f.id for f in reading.changes.touched}
     deletes_on = Difference("files", "deletes", [], data.removed | touched)
     present = await _present(shop, base.manifests, deletes_on)
     suspected = [f for f in (*reading.changes.added, *reading.changes.touched) if _may_have_deletes(f, goal)]
@@ -279,7 +298,7 @@ async def _lake_files(
     for file, positions in zip(suspected, deleted, strict=True):
         if positions:
             spec, partition = places[file.id]
-            targets.append((file.id, Target(entries.uri(file.path), spec.spec_id, partition, positions)))
+            targets.append((file.id, Target(entries.shown_path(file), spec.spec_id, partition, positions)))
     await _add_deletes(outbox, view, goal, base, deletes_on, present, targets)
     return data, deletes_on
 
@@ -303,9 +322,10 @@ async def _rows_files(
         if len(positions) == len(keys):
             data.removed[file.path] = file.upto
         elif positions:
-            targets.append((file.upto, Target(file.path, UNPARTITIONED.spec_id, (), positions)))
+            targets.append((file.upto, Target(file.path, goal.places.specs.unpartitioned.spec_id, (), positions)))
     if reading.batches:
-        data.added.append((UNPARTITIONED.spec_id, goal.id, await _write_rows(outbox, view, goal, reading)))
+        spec_id = goal.places.specs.unpartitioned.spec_id
+        data.added.append((spec_id, goal.id, await _write_rows(outbox, view, goal, reading)))
     present = await _present(shop, base.manifests, deletes_on)
     await _add_deletes(outbox, view, goal, base, deletes_on, present, targets)
     return data, deletes_on
@@ -328,17 +348,18 @@ async def _write_rows(outbox: Outbox, view: View, goal: Goal, reading: Reading) 
         nan_value_counts=made.nan_value_counts,
         first_row_id=min(made.row_ids) if view.format_version >= 3 else None,
     )
-    return Entry(ADDED, goal.id, goal.id, goal.id, file)
+    return Entry(ADDED, goal.snapshot.iceberg_id, goal.id, goal.id, file)
 
 
-def _entry(goal: Goal, file: LakeFile, shown: DataFile) -> Entry:
+def _entry(view: View, goal: Goal, file: LakeFile, shown: DataFile) -> Entry:
     """A file is the snapshot's own if its rows begin there, or if a flush, merge or rewrite made it there."""
-    before = goal.parent.id if goal.parent else -1
-    first_own_id = goal.parent.next_file_id if goal.parent else 0
+    before = goal.previous.id if goal.previous else -1
+    first_own_id = goal.previous.next_file_id if goal.previous else 0
     made_here = first_own_id <= file.id < goal.snapshot.next_file_id
     if before < file.begin_snapshot <= goal.id or (made_here and bool(goal.snapshot.words & LAYOUT)):
-        return Entry(ADDED, goal.id, file.begin_snapshot, goal.id, shown)
-    return Entry(EXISTING, file.begin_snapshot, file.begin_snapshot, file.begin_snapshot, shown)
+        return Entry(ADDED, goal.snapshot.iceberg_id, file.begin_snapshot, goal.id, shown)
+    begin = file.begin_snapshot
+    return Entry(EXISTING, view.iceberg_id(begin), begin, begin, shown)
 
 
 async def _vanished(
@@ -396,7 +417,7 @@ async def _add_deletes(
             await outbox.put(rendered.location, rendered.data)
             new.append((file_id, target, rendered))
     # whether the snapshot deleted this, or one between it and the base, only a base right before it can tell
-    status = ADDED if base.is_parent_of(goal) else EXISTING
+    status = ADDED if base.is_before(goal) else EXISTING
     for file_id, target, rendered in new:
-        entry = Entry(status, goal.id, goal.id, goal.id, rendered.entry)
+        entry = Entry(status, goal.snapshot.iceberg_id, goal.id, goal.id, rendered.entry)
         difference.added.append((target.spec_id, file_id, entry))

@@ -66,7 +66,7 @@ def data_file(
     upper = {i: upper_bound(leaf.type, s.max_text, retyped=leaf.retyped) for i, leaf, s in known}
     return DataFile(
         content=DATA,
-        file_path=uri(file.path),
+        file_path=shown_path(file),
         file_format="PARQUET",
         partition=partition,
         record_count=file.record_count,
@@ -92,6 +92,16 @@ def _values(stats: ColumnStats) -> int | None:
     if stats.value_count is None or stats.null_count is None:
         return None
     return stats.value_count + stats.null_count
+
+
+def shown_path(file: LakeFile) -> str:
+    """A client finds its file again by the very path that it gave it."""
+    return file.path if file.placed is not None else uri(file.path)
+
+
+def spellings(path: str) -> set[str]:
+    """Those by which a manifest may name the file."""
+    return {path, uri(path)}
 
 
 def uri(path: str) -> str:

@@ -25,7 +25,7 @@ from mergus.annex import file_facts
 from mergus.annex.file_facts import COLUMNS, NANS, Part
 from mergus.ducklake.connect import Conn, Pool, connection
 from mergus.ducklake.files import DataFile as LakeFile
-from mergus.errors import ServiceUnavailable
+from mergus.errors import BadRequest, ServiceUnavailable
 from mergus.iceberg.name_mapping import ELEMENT, KEY, VALUE, MappedField
 from mergus.logs import log
 from mergus.materialise.at_once import each
@@ -89,7 +89,7 @@ class Footers:
         """Looks at them. Those that could not be opened, with the reason."""
         unopened: dict[int, str] = {}
         for batch in _batches(suspects):
-            found = await _all([partial(_read_columns, self._objects, file) for file in batch])
+            found = await _all([partial(_read_columns, self._objects, Location.parse(file.path)) for file in batch])
             facts: dict[int, str] = {}
             for file, columns in zip(batch, found, strict=True):
                 if isinstance(columns, str):
@@ -132,6 +132,18 @@ class Footers:
         self._kept[file_id] = path, columns
 
 
+async def columns(objects: Objects, places: Mapping[str, Location]) -> list[Sequence[Part]]:
+    """Of files that nobody knows yet, by their paths. Raises BadRequest."""
+
+    def one(path: str) -> Sequence[Part]:
+        found = _read_columns(objects, places[path])
+        if isinstance(found, str):
+            raise BadRequest(f"Data file {path} cannot be looked at: {found}")
+        return found
+
+    return await _all([partial(one, path) for path in places])
+
+
 def _batches(every: Sequence[T]) -> Iterator[Sequence[T]]:
     return (every[i : i + BATCH] for i in range(0, len(every), BATCH))
 
@@ -140,10 +152,10 @@ async def _all(work: Sequence[Callable[[], T]]) -> list[T]:
     return await each(asyncio.to_thread, work, READS_AT_ONCE)
 
 
-def _read_columns(objects: Objects, file: LakeFile) -> tuple[Part, ...] | str:
+def _read_columns(objects: Objects, place: Location) -> tuple[Part, ...] | str:
     """Or why not, where trying again would not help."""
     try:
-        return _columns(_open(objects, file))
+        return _columns(_open(objects, place))
     except FileNotFoundError:
         return "it is missing"
     except ServiceUnavailable as e:
@@ -157,7 +169,7 @@ def _read_columns(objects: Objects, file: LakeFile) -> tuple[Part, ...] | str:
 def _count_nans(objects: Objects, file: LakeFile, wanted: frozenset[int], mapped: Mapped) -> dict[int, int]:
     """In the whole file, deleted rows and all, as Iceberg counts."""
     try:
-        opened = _open(objects, file)
+        opened = _open(objects, Location.parse(file.path))
         own = None if file.mapping_id is None else mapped[file.mapping_id]
         paths = {i: path for i, path in _floats(_columns(opened), own, ()) if i in wanted}
         counts = dict.fromkeys(paths, 0)
@@ -179,8 +191,8 @@ def _is_refused(error: ServiceUnavailable) -> bool:
     return isinstance(error.__cause__, PermissionDeniedError | UnauthenticatedError)
 
 
-def _open(objects: Objects, file: LakeFile) -> Untyped:
-    return _parquet.ParquetFile(objects.open(Location.parse(file.path)))
+def _open(objects: Objects, place: Location) -> Untyped:
+    return _parquet.ParquetFile(objects.open(place))
 
 
 def _floats(

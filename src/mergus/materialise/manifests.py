@@ -40,7 +40,9 @@ class Damaged(Exception):
 class Header:
     """What every manifest of a snapshot says about the table."""
 
+    # as Iceberg's clients call it, and the lake
     snapshot_id: int
+    sequence_number: int
     format_version: int
     schema: Schema
     schema_id: int
@@ -127,11 +129,11 @@ class Manifests:
             files,
             snapshot_id=header.snapshot_id,
             parent_snapshot_id=parent_id,
-            sequence_number=header.snapshot_id,
+            sequence_number=header.sequence_number,
             format_version=header.format_version,
             first_row_id=first_row_id if header.format_version >= 3 else None,
         )
-        location = layout.manifest_list(header.snapshot_id, data)
+        location = layout.manifest_list(header.sequence_number, data)
         await self._objects.put(location, data)
         self._lists.keep(str(location), list(files))
         return str(location)
@@ -162,8 +164,8 @@ def _render(
         manifest_length=len(data),
         partition_spec_id=spec_id,
         content=manifest_list.DATA if name.content == "data" else manifest_list.DELETES,
-        sequence_number=header.snapshot_id,
-        min_sequence_number=min(live, default=header.snapshot_id),
+        sequence_number=header.sequence_number,
+        min_sequence_number=min(live, default=header.sequence_number),
         added_snapshot_id=header.snapshot_id,
         added_files_count=len(by_status[ADDED]),
         existing_files_count=len(by_status[EXISTING]),

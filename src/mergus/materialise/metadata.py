@@ -6,12 +6,13 @@ from typing import Any, Final
 
 import orjson
 
+from mergus.ducklake.told import Committed
 from mergus.iceberg import metadata
-from mergus.iceberg.metadata import Snapshot, TableMetadata, snapshot_json
+from mergus.iceberg.metadata import COUNTED, MAIN, Ref, Snapshot, TableMetadata, snapshot_json
 from mergus.iceberg.partition_spec import spec_json
-from mergus.iceberg.schema import schema_json
+from mergus.iceberg.schema import Schema, schema_json
 from mergus.iceberg.sort_order import sort_order_json
-from mergus.materialise.reading import Shown, schema_text
+from mergus.materialise.reading import Shown, schema_of_text, schema_text
 from mergus.materialise.table import Materialised
 
 # DuckLake owns the files: an engine that cleans up by itself would take what other snapshots, or DuckDB, still need.
@@ -21,31 +22,38 @@ DEFAULT_PROPERTIES: Final[Mapping[str, str]] = {"gc.enabled": "false"}
 def describe(table: Materialised) -> TableMetadata:
     """Without the log of earlier metadata files, which only whoever writes the next one knows."""
     reading, view = table.reading, table.reading.view
-    listed = table.listed
-    schemas = {table.schema_ids[schema_text(s)]: s for s in reading.schemas}
-    specs = view.places.listed(i for shown in listed for i in table.chains[shown.snapshot.id].counts["specs"])
-    orders = reading.sorts.orders(view.columns, reading.schema)
-    current = listed[-1].snapshot.id if listed else None
+    listed, kept = table.listed, reading.kept
+    used = {i for shown in listed for i in table.chains[shown.snapshot.id].counts["specs"]}
+    orders = reading.sorts.orders(view.columns, reading.schema, kept.orders)
+    ids = {shown.snapshot.id: shown.snapshot.iceberg_id for shown in listed}
+    current = reading.main.snapshot.iceberg_id if reading.main and reading.main.snapshot.id in ids else None
+    default_spec = view.places.specs.of_partitioning(reading.partitions.current(view.as_of))
+    specs = view.places.listed({*used, default_spec.spec_id})
     version = view.format_version
     return TableMetadata(
         format_version=version,
         table_uuid=str(view.table.uuid),
-        location=str(view.layout.directory),
-        last_sequence_number=current or 0,
+        location=kept.location or str(view.layout.directory),
+        last_sequence_number=reading.shown[-1].snapshot.id if reading.shown else 0,
         last_updated_ms=reading.updated_ms,
         last_column_id=max((c.id for c in view.columns.columns), default=0),
         current_schema_id=table.schema_ids[schema_text(reading.schema)],
-        schemas=[schema_json(schema, i, version) for i, schema in sorted(schemas.items())],
-        default_spec_id=view.places.specs.spec(reading.partitions.current(view.as_of)).spec_id,
-        partition_specs=[spec_json(spec) for spec in specs],
-        last_partition_id=max([view.places.specs.last_field_id, *(f.field_id for s in specs for f in s.fields)]),
-        default_sort_order_id=reading.sorts.order_at(view.as_of, orders).order_id,
+        schemas=[schema_json(schema, i, version) for i, schema in sorted(_schemas(table).items())],
+        default_spec_id=default_spec.spec_id,
+        partition_specs=[spec_json(s) for s in specs if s == default_spec or s.spec_id not in kept.removed_specs],
+        # the specs of files without a column have fields of their own, which no client counts on
+        last_partition_id=view.places.specs.last_field_id,
+        default_sort_order_id=reading.sorts.default_order(view.as_of, orders, kept.default_orders).order_id,
         sort_orders=[sort_order_json(order) for order in orders],
         properties={**DEFAULT_PROPERTIES, **reading.properties},
         current_snapshot_id=current,
         snapshots=[_rendered(table, shown) for shown in listed],
-        snapshot_log=_increasing([(shown.snapshot.timestamp_ms, shown.snapshot.id) for shown in listed]),
+        snapshot_log=_increasing(_log(table)) if current is not None else [],
+        refs=_refs(table, ids),
+        statistics=_statistics(kept.statistics, ids),
+        partition_statistics=_statistics(kept.partition_statistics, ids),
         next_row_id=reading.next_row_id if version >= 3 else None,
+        main_retention=kept.refs.get(MAIN, Ref(-1, "branch")),
     )
 
 
@@ -59,18 +67,22 @@ def refs_only(described: TableMetadata) -> TableMetadata:
     return replace(described, snapshots=[s for s in described.snapshots if _id(s) in named])
 
 
-def at_snapshot(described: TableMetadata, snapshot_id: int) -> TableMetadata | None:
-    """As if this snapshot of the lake, or the table's last before it, were the newest; None if there is none."""
-    kept = [s for s in described.snapshots if _id(s) <= snapshot_id]
-    if not kept:
+def at_snapshot(described: TableMetadata, snapshot_id: int, main: int) -> TableMetadata | None:
+    """As if this snapshot of the lake were the newest, when main was that one; None if that is not listed."""
+    kept = [_json(s) for s in described.snapshots if _json(s)["sequence-number"] <= snapshot_id]
+    current = next((s for s in kept if _id(s) == main), None)
+    if current is None:
         return None
-    last: Any = kept[-1]
+    ids = {_id(s) for s in kept}
+    log = [(time, i) for time, i in described.snapshot_log if i in ids]
     return replace(
         described,
-        current_snapshot_id=_id(last),
-        current_schema_id=last["schema-id"],
+        current_snapshot_id=main,
+        current_schema_id=current["schema-id"],
         snapshots=kept,
-        snapshot_log=[(time, i) for time, i in described.snapshot_log if i <= snapshot_id],
+        # what came back later is not the last entry yet
+        snapshot_log=log[: max((n for n, (_, i) in enumerate(log, 1) if i == main), default=0)],
+        refs={name: ref for name, ref in described.refs.items() if ref.snapshot_id in ids},
     )
 
 
@@ -93,6 +105,34 @@ def _id(snapshot: Any) -> int:  # noqa: ANN401  (rendered JSON)
     return snapshot["snapshot-id"]
 
 
+def _schemas(table: Materialised) -> dict[int, Schema]:
+    """Those that the table has had, or a client added, but for what one removed and nothing needs."""
+    reading, kept = table.reading, table.reading.kept
+    needed = {shown.schema_text for shown in table.listed} | {schema_text(reading.schema)}
+    texts = {schema_text(s): s for s in reading.schemas}
+    found = {table.schema_ids[t]: s for t, s in texts.items() if t in needed or t not in kept.schemas_unlisted}
+    return found | {table.schema_ids[t]: schema_of_text(t) for t in kept.schemas_listed if t not in texts}
+
+
+def _log(table: Materialised) -> list[tuple[int, int]]:
+    """What main was when."""
+    found: list[tuple[int, int]] = []
+    for at, main in table.reading.mains:
+        if main is not None and main.snapshot.id in table.chains:
+            found.append((at.timestamp_ms, main.snapshot.iceberg_id))
+    return found
+
+
+def _refs(table: Materialised, ids: Mapping[int, int]) -> dict[str, Ref]:
+    """Those to snapshots that are listed. What is asked for about main's keeping goes with main."""
+    refs = table.reading.kept.refs.items()
+    return {name: replace(ref, snapshot_id=ids[ref.snapshot_id]) for name, ref in refs if ref.snapshot_id in ids}
+
+
+def _statistics(kept: Mapping[int, str], ids: Mapping[int, int]) -> list[dict[str, Any]]:
+    return [{**orjson.loads(text), "snapshot-id": ids[i]} for i, text in sorted(kept.items()) if i in ids]
+
+
 def _increasing(log: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Snapshots of one millisecond are told apart: who goes by time takes the last one that is not later."""
     found: list[tuple[int, int]] = []
@@ -104,7 +144,8 @@ def _increasing(log: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 def _rendered(table: Materialised, shown: Shown) -> dict[str, Any]:
     """Most of a history is the same as the last time."""
     snapshot_id, chain = shown.snapshot.id, table.chains[shown.snapshot.id]
-    key = (shown.snapshot, chain.manifest_list, shown.parent.id if shown.parent else None, table.schema_id(shown))
+    parent_id = shown.parent.iceberg_id if shown.parent else None
+    key = (shown.snapshot, chain.manifest_list, parent_id, table.schema_id(shown))
     known = table.rendered.get(snapshot_id)
     if known is None or known[0] != key:
         json = snapshot_json(_snapshot(table, shown), table.reading.view.format_version)
@@ -114,15 +155,16 @@ def _rendered(table: Materialised, shown: Shown) -> dict[str, Any]:
 
 def _snapshot(table: Materialised, shown: Shown) -> Snapshot:
     snapshot, chain = shown.snapshot, table.chains[shown.snapshot.id]
-    told = {
-        "ducklake.author": snapshot.author,
-        "ducklake.commit-message": snapshot.message,
-        "ducklake.commit-extra-info": snapshot.extra_info,
-    }
+    told = {"ducklake.author": snapshot.author, "ducklake.commit-message": snapshot.message}
+    if isinstance(snapshot.told, Committed):
+        # what is counted is counted by us: a client does not know of DuckLake's inlined rows
+        told |= {key: value for key, value in snapshot.told.summary.items() if key not in COUNTED}
+    else:
+        told["ducklake.commit-extra-info"] = snapshot.extra_info
     lineage = table.reading.view.format_version >= 3
     return Snapshot(
-        snapshot_id=snapshot.id,
-        parent_snapshot_id=shown.parent.id if shown.parent else None,
+        snapshot_id=snapshot.iceberg_id,
+        parent_snapshot_id=shown.parent.iceberg_id if shown.parent else None,
         sequence_number=snapshot.id,
         timestamp_ms=snapshot.timestamp_ms,
         manifest_list=chain.manifest_list,
@@ -130,7 +172,7 @@ def _snapshot(table: Materialised, shown: Shown) -> Snapshot:
             # in one order: Postgres gives it back in another, and every process must write the same document
             **dict(sorted(chain.counts["summary"].items())),
             "ducklake.snapshot-id": str(snapshot.id),
-            **{key: value for key, value in told.items() if value is not None},
+            **{key: value for key, value in told.items() if value is not None and key != "operation"},
         },
         schema_id=table.schema_id(shown),
         first_row_id=chain.counts["first-row-id"] if lineage else None,

@@ -23,6 +23,7 @@ from mergus.metrics import timed
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
+PREVIOUS_VERSIONS = "write.metadata.previous-versions-max"
 KEPT_VERSIONS = 100
 ATTEMPTS = 20
 # after a restore, so many versions that are gone are taken away
@@ -60,8 +61,10 @@ async def write(pool: Pool, objects: Objects, table: Materialised) -> Written:
 async def _write(pool: Pool, objects: Objects, table: Materialised, core: TableMetadata, name: str) -> Written | None:
     """None if another process has taken the version."""
     view = table.reading.view
+    asked = table.reading.properties.get(PREVIOUS_VERSIONS, "")
+    kept = max(1, min(int(asked), KEPT_VERSIONS)) if asked.isdecimal() else KEPT_VERSIONS
     async with connection(pool) as conn:
-        log = list(reversed(await annex.read_metadata_files(conn, view.table.id, KEPT_VERSIONS + 1)))
+        log = list(reversed(await annex.read_metadata_files(conn, view.table.id, kept + 1)))
         newest = log[-1] if log else None
         known = metadata_as_of(newest.location) if newest else -1
         is_late = known > view.as_of and known <= (await snapshots.head(conn)).snapshot_id
@@ -73,7 +76,7 @@ async def _write(pool: Pool, objects: Objects, table: Materialised, core: TableM
         sign = Signpost(view.table.id, view.layout, newest, described, new=False)
         return Written(newest.location, described, sign)
     version = newest.version + 1 if newest else 0
-    described = _after(core, log[-KEPT_VERSIONS:])
+    described = _after(core, log[-kept:])
     file = MetadataFile(version, str(view.layout.metadata(version, view.as_of, name)), described.last_updated_ms)
     await objects.put(Location.parse(file.location), render(described))
     if is_late:

@@ -8,17 +8,22 @@ from typing import Final
 import orjson
 from psycopg import sql
 
+from mergus.annex import iceberg_tables
 from mergus.annex import tables as annex
+from mergus.annex.iceberg_tables import IcebergTable
 from mergus.ducklake import columns, files, inlined, mappings, partitions, places, snapshots, sorts, tables
 from mergus.ducklake.changes import MERGES
-from mergus.ducklake.columns import Columns, Unrepresentable
+from mergus.ducklake.columns import Columns, Timeline, Unrepresentable
 from mergus.ducklake.connect import Conn
-from mergus.ducklake.partitions import Partitions
+from mergus.ducklake.partitions import Given, Partitions
 from mergus.ducklake.snapshots import Head, Snapshot, Subject
 from mergus.ducklake.sorts import Sorts
+from mergus.ducklake.told import Committed, Restored
 from mergus.errors import NoSuchTable, Unsupported
+from mergus.iceberg.arrangement import arranged
 from mergus.iceberg.name_mapping import PROPERTY, name_mapping_json
 from mergus.iceberg.schema import Schema, schema_json
+from mergus.iceberg.schema_parse import parse_schema
 from mergus.materialise import suspects
 from mergus.materialise.chain import View
 from mergus.materialise.footers import Footers
@@ -33,10 +38,13 @@ VECTORISED: Final = "read.parquet.vectorization.enabled"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A snapshot of the table with the schema that it had, and the snapshot before it."""
+    """A snapshot of the table with the schema that it had, the one before it in the lake, and the one that it was built
+    on. One that is not `listed` only put main back to another."""
 
     snapshot: Snapshot
+    previous: Snapshot | None
     parent: Snapshot | None
+    listed: bool
     schema: Schema
     # by which the schema is known again
     schema_text: str
@@ -56,6 +64,10 @@ class TableReading:
     view: View
     known: Known
     shown: Sequence[Shown]
+    # the newest first: from which snapshot of the lake on main was which
+    mains: Sequence[tuple[Snapshot, Shown | None]]
+    # what else Iceberg's clients have written about the table
+    kept: IcebergTable
     # every schema that can be shown, in the order in which they came; the last one is that of now
     schemas: Sequence[Schema]
     partitions: Partitions
@@ -69,6 +81,10 @@ class TableReading:
     @property
     def schema(self) -> Schema:
         return self.schemas[-1]
+
+    @property
+    def main(self) -> Shown | None:
+        return self.mains[-1][1] if self.mains else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +109,29 @@ async def read(
     if table is None:
         raise NoSuchTable("Table does not exist any more")
     properties = await annex.read_properties(conn, table_id)
+    kept = await iceberg_tables.read(conn, table_id)
     found = await columns.read(conn, table_id)
     parts = await partitions.read(conn, table_id)
     sorting = await sorts.read(conn, table_id)
     rows_tables = await inlined.tables(conn, place.metadata_schema, table_id)
     deletes = await files.inlined_delete_table(conn, place.metadata_schema, table_id)
     rows_names = [sql.Identifier(place.metadata_schema, t.name) for t in rows_tables]
-    schemas = found.timeline()
+    schemas = _arranged(found.timeline(), kept)
     subject = Subject(table.id, table.begin, rows_names, deletes, found.reshaped(schemas))
     listed = await _listed(conn, subject, head, known)
     try:
         added = await mappings.read(conn, table_id)
         names = added.name_mapping(found)
-        now = found.schema_at(head.snapshot_id)
+        now = _at(schemas, head.snapshot_id)
         examined = await suspects.examine(conn, footers, unopened, table, found, added, schemas)
         if (misfit := examined.misfit_at(head.snapshot_id)) is not None:
             raise misfit
-        shown = _shown(listed, schemas, examined)
+        shown, mains = _shown(listed, schemas, examined, kept)
     except Unrepresentable as e:
         raise Unsupported(f"Table {table.schema_name}.{table.name} cannot be shown as Iceberg: {e}") from e
     representable = [s for _, s in schemas if isinstance(s, Schema)]
     version = _format_version(place, properties, representable)
-    specs = parts.specs(now, found, head.snapshot_id)
+    specs = parts.specs(now, found, head.snapshot_id, Given(kept.specs, kept.partitionings))
     placed = places.places(specs, now, found, head.snapshot_id)
     served = {k: v for k, v in properties.items() if k != FORMAT_VERSION}
     if names:
@@ -136,12 +153,15 @@ async def read(
         as_of=head.snapshot_id,
         horizon=await files.horizon(conn, table_id),
         mapped=examined.mapped,
+        iceberg_ids={s.id: s.iceberg_id for s in listed if s.iceberg_id != s.id},
     )
     return TableReading(
         head=head,
         view=view,
         known=Known(head, listed),
         shown=shown,
+        mains=mains,
+        kept=kept,
         schemas=[*(s for s in dict.fromkeys(representable) if s != now), now],
         partitions=parts,
         sorts=sorting,
@@ -161,15 +181,40 @@ async def _listed(conn: Conn, subject: Subject, head: Head, known: Known | None)
     return [*before, *await snapshots.of_table(conn, subject, after, is_first=not before)]
 
 
+def _arranged(turns: Timeline, kept: IcebergTable) -> Timeline:
+    """With the fields in the order that clients gave them."""
+    points = sorted({since for since, _ in turns} | {since for since, _ in kept.arrangements})
+    found: Timeline = []
+    for point in points:
+        schema = next((s for since, s in reversed(turns) if since <= point), None)
+        like = next((s for since, s in reversed(kept.arrangements) if since <= point), None)
+        if schema is not None:
+            found.append((point, schema if like is None or not isinstance(schema, Schema) else arranged(schema, like)))
+    return found
+
+
+def _at(turns: Timeline, snapshot_id: int) -> Schema:
+    schema = next((s for since, s in reversed(turns) if since <= snapshot_id), Schema(()))
+    if not isinstance(schema, Schema):
+        raise schema
+    return schema
+
+
 def _shown(
-    listed: Sequence[Snapshot], schemas: Sequence[tuple[int, Schema | Unrepresentable]], examined: Examined
-) -> list[Shown]:
+    listed: Sequence[Snapshot],
+    schemas: Sequence[tuple[int, Schema | Unrepresentable]],
+    examined: Examined,
+    kept: IcebergTable,
+) -> tuple[list[Shown], list[tuple[Snapshot, Shown | None]]]:
     """Those whose rows can be shown: one with a column that Iceberg has no type for, or with a file that its readers
-    would read wrong, is left out, until it expires.
+    would read wrong, is left out, until it expires. And what main was, from each of them on.
 
     Raises Unrepresentable if that is the last one: what came with it is there still, and nothing else would show it.
     """
     shown: list[Shown] = []
+    mains: list[tuple[Snapshot, Shown | None]] = []
+    by_id: dict[int, Shown] = {}
+    main: Shown | None = None
     turns = [since for since, _ in schemas]
     texts: dict[int, str] = {}
     why: Unrepresentable | None = None
@@ -177,13 +222,21 @@ def _shown(
         index = bisect_right(turns, snapshot.id) - 1
         schema = schemas[index][1] if index >= 0 else Unrepresentable("the table", "it has no columns")
         why = schema if isinstance(schema, Unrepresentable) else examined.misfit_at(snapshot.id)
-        if isinstance(schema, Schema) and why is None:
-            if index not in texts:
-                texts[index] = schema_text(schema)
-            shown.append(Shown(snapshot, shown[-1].snapshot if shown else None, schema, texts[index]))
+        if not isinstance(schema, Schema) or why is not None or snapshot.id in kept.removed_snapshots:
+            continue
+        if index not in texts:
+            texts[index] = schema_text(schema)
+        told, previous = snapshot.told, shown[-1].snapshot if shown else None
+        back = isinstance(told, Restored) and (told.main is None or told.main in by_id)
+        is_root = isinstance(told, Committed) and told.is_root
+        parent = main.snapshot if main and not is_root else None
+        one = by_id[snapshot.id] = Shown(snapshot, previous, parent, not back, schema, texts[index])
+        main = by_id.get(told.main or -1) if back and isinstance(told, Restored) else one
+        shown.append(one)
+        mains.append((snapshot, main))
     if why is not None:
         raise Unrepresentable(f"snapshot {listed[-1].id}, which changed its rows last", str(why))
-    return shown
+    return shown, mains
 
 
 def _reads_slowly(schema: Schema, found: Columns, examined: Examined) -> bool:
@@ -202,7 +255,16 @@ def _format_version(place: Place, properties: dict[str, str], schemas: Sequence[
 
 def schema_text(schema: Schema) -> str:
     """By which a schema is known again, whatever its number."""
-    return orjson.dumps(schema_json(schema, 0)["fields"]).decode()
+    json = schema_json(schema, 0)
+    if not schema.identifier_ids:
+        return orjson.dumps(json["fields"]).decode()
+    return orjson.dumps({"fields": json["fields"], "identifier-field-ids": json["identifier-field-ids"]}).decode()
+
+
+def schema_of_text(text: str) -> Schema:
+    """The inverse."""
+    loaded = orjson.loads(text)
+    return parse_schema({"type": "struct", **(loaded if isinstance(loaded, dict) else {"fields": loaded})})
 
 
 async def _merges(conn: Conn, table_id: int, listed: Sequence[Snapshot]) -> list[tuple[int, int]]:

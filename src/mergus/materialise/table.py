@@ -9,7 +9,7 @@ be read, and nobody waits for history.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mergus.annex import chains as annex_chains
@@ -23,6 +23,7 @@ from mergus.ducklake.places import same_places, still_readable
 from mergus.ducklake.snapshots import Snapshot
 from mergus.errors import InternalServerError, ServiceUnavailable, TableGone, Unsupported
 from mergus.iceberg.manifest import DELETED
+from mergus.iceberg.schema import Schema
 from mergus.logs import log
 from mergus.materialise import chain as chains
 from mergus.materialise import reading
@@ -60,7 +61,7 @@ class Materialised:
 
     @property
     def listed(self) -> list[Shown]:
-        return [s for s in self.reading.shown if s.snapshot.id in self.chains]
+        return [s for s in self.reading.shown if s.listed and s.snapshot.id in self.chains]
 
     @property
     def missing_from(self) -> int | None:
@@ -147,8 +148,8 @@ class Materialiser:
             made = await self._made(conn, found, memory)
             head: tuple[Goal, Start, chains.Reading] | None = None
             todo = _todo(found, made)
-            if found.shown and found.shown[-1] in todo:
-                goal = _goal(found, found.shown[-1], schema_ids)
+            if found.main is not None and found.main in todo:
+                goal = _goal(found, found.main, schema_ids)
                 start = await self._start(found, goal, made)
                 head = goal, start, await chains.read(conn, found.view, goal, start)
         if table_id not in self._checked:
@@ -156,8 +157,8 @@ class Materialiser:
             self._checked.add(table_id)
         schema_ids = await self._number_schemas(found, schema_ids)
         if head is not None:
-            _, start, read = head
-            goal = _goal(found, found.shown[-1], schema_ids)
+            goal, start, read = head
+            goal = replace(goal, schema_id=_schema_number(goal.schema, schema_ids))
             await self._make(found, made, goal, start, read)
         await self._history(found, made, schema_ids, todo, time.monotonic() + patience)
         version = found.view.format_version
@@ -249,7 +250,7 @@ class Materialiser:
     ) -> None:
         """Older snapshots, oldest first: each is the next one's base."""
         for shown in todo:
-            if shown is found.shown[-1]:
+            if shown is found.main:
                 continue
             if time.monotonic() > deadline:
                 return
@@ -285,9 +286,15 @@ class Materialiser:
 
 
 def _goal(found: TableReading, shown: Shown, schema_ids: dict[str, int]) -> Goal:
-    # a schema without a number is new: nothing was made for it
-    number = schema_ids.get(shown.schema_text, -1)
-    return Goal(shown.snapshot, shown.parent, shown.schema, number, found.view.places.within(shown.schema))
+    number = _schema_number(shown.schema, schema_ids)
+    parent_id = shown.parent.iceberg_id if shown.parent else None
+    places = found.view.places.within(shown.schema)
+    return Goal(shown.snapshot, shown.previous, parent_id, shown.schema, number, places)
+
+
+def _schema_number(schema: Schema, schema_ids: dict[str, int]) -> int:
+    """One without a number is new: nothing was made for it."""
+    return schema_ids.get(schema_text(schema), -1)
 
 
 def _is_same(stored: Chain | None, known: Chain) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fastapi import Response
 
-from mergus.rest import admin, config, health, namespaces, tables
+from mergus.rest import admin, commits, config, health, namespaces, tables
 
 Handler = Callable[..., Awaitable[Response]]
 
@@ -36,8 +36,13 @@ OPERATIONS = (
     Operation("dropNamespace", "DELETE", _N, namespaces.drop_namespace),
     Operation("updateProperties", "POST", f"{_N}/properties", namespaces.update_properties),
     Operation("listTables", "GET", f"{_N}/tables", tables.list_tables),
+    Operation("createTable", "POST", f"{_N}/tables", commits.create_table),
     Operation("loadTable", "GET", f"{_N}/tables/{{table}}", tables.load_table),
     Operation("tableExists", "HEAD", f"{_N}/tables/{{table}}", tables.table_exists),
+    Operation("updateTable", "POST", f"{_N}/tables/{{table}}", commits.update_table),
+    Operation("dropTable", "DELETE", f"{_N}/tables/{{table}}", commits.drop_table),
+    Operation("renameTable", "POST", f"{_P}/tables/rename", commits.rename_table),
+    Operation("commitTransaction", "POST", f"{_P}/transactions/commit", commits.commit_transaction),
     Operation("getListener", "GET", f"{_P}/admin/listener", admin.get_listener, announced=False),
     Operation("healthz", "GET", "/healthz", health.healthz, announced=False),
     Operation("readyz", "GET", "/readyz", health.readyz, announced=False),

@@ -86,6 +86,32 @@ class Objects:
         OBJECT_BYTES.labels("get").inc(len(data))
         return data
 
+    async def get_bounded(self, location: Location, most: int) -> bytes | None:
+        """The same; ValueError for an object of more bytes, of which no more than a beginning is read."""
+        with _request("get"):
+            try:
+                answer = await obstore.get_async(self._store(location), location.key)
+                size = answer.meta["size"]
+                if size > most:
+                    raise ValueError(f"{location} has {size} bytes, and {most} at most are read")
+                data = bytes(await answer.bytes_async())
+            except FileNotFoundError:
+                return None
+        OBJECT_BYTES.labels("get").inc(len(data))
+        return data
+
+    async def get_range(self, location: Location, offset: int, length: int) -> bytes | None:
+        """A part of an object that is known to be as large: stores do not agree on what is beyond the end."""
+        with _request("get"):
+            try:
+                data = bytes(
+                    await obstore.get_range_async(self._store(location), location.key, start=offset, length=length)
+                )
+            except FileNotFoundError:
+                return None
+        OBJECT_BYTES.labels("get").inc(len(data))
+        return data
+
     async def size(self, location: Location) -> int | None:
         """In bytes; None if there is none. Nothing of it is read."""
         with _request("head"):
@@ -103,6 +129,14 @@ class Objects:
         with _request("put"):
             await obstore.put_async(self._store(location), location.key, content)
         _count(content)
+
+    async def put_file(self, location: Location, file: Path) -> int:
+        """A local file that may be too large for memory, in parts if it is; its size."""
+        size = (await asyncio.to_thread(file.stat)).st_size
+        with _request("put"):
+            await obstore.put_async(self._store(location), location.key, file)
+        OBJECT_BYTES.labels("put").inc(size)
+        return size
 
     async def put_new(self, location: Location, content: bytes) -> bool:
         """Writes unless there is one already (a conditional PUT); whether it wrote."""

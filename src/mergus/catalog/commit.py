@@ -1,0 +1,206 @@
+"""Commits of Iceberg's clients: plan → lock → is the plan still right? → write → commit → answer.
+
+    commit_table          one table; with assert-create, the one that it was promised
+    commit_transaction    many, all or nothing
+
+A plan holds for one state of its table. If something has happened to the table since, it is made again: either it
+comes out the same, or a requirement does not hold any more and the client is told so (409), loads the table and tries
+again. The last attempt is made under the lock, so that a table that changes all the time is committed to all the same.
+
+A client that did not hear the answer sends the same commit again: its snapshot is there already, and that is the answer
+(H43).
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from mergus.access.authorise import authorise
+from mergus.access.context import RequestContext
+from mergus.annex import staged
+from mergus.catalog import table_places
+from mergus.catalog.commit_plan import Change, Plan, plan
+from mergus.catalog.commit_write import write
+from mergus.catalog.find import find_namespace, find_table
+from mergus.catalog.lake import Lake
+from mergus.catalog.load_table import body_of
+from mergus.catalog.table_cache import Answer, Body
+from mergus.ducklake import tables
+from mergus.ducklake.commit import Commit
+from mergus.ducklake.snapshots import Head
+from mergus.ducklake.told import Committed
+from mergus.ducklake.unchanged import is_unchanged
+from mergus.errors import (
+    ApiError,
+    BadRequest,
+    CommitFailed,
+    CommitStateUnknown,
+    NoSuchNamespace,
+    NoSuchTable,
+)
+from mergus.iceberg.requirements import AssertCreate
+from mergus.logs import log
+from mergus.storage.location import Location
+
+ATTEMPTS: Final = 8
+
+
+class _Moved(Exception):
+    """Something happened to a table between the plan and the lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """`since` is the state of the lake that the plan was made against."""
+
+    plan: Plan
+    since: Head
+    table_id: int | None
+
+
+async def commit_table(lake: Lake, ctx: RequestContext, change: Change) -> Body:
+    await authorise(ctx, change.namespace)
+    (table_id,) = await _commit(lake, ctx, [change])
+    return await committed_body(lake, ctx, table_id)
+
+
+async def commit_transaction(lake: Lake, ctx: RequestContext, changes: Sequence[Change]) -> None:
+    for change in changes:
+        await authorise(ctx, change.namespace)
+    names = [(change.namespace, change.name) for change in changes]
+    if len(set(names)) < len(names):
+        raise BadRequest("The transaction changes a table twice; put all of its updates into one change")
+    await _commit(lake, ctx, changes)
+
+
+async def committed_body(lake: Lake, ctx: RequestContext, table_id: int) -> Body:
+    """The table after the commit. It has happened, whatever goes wrong from here on."""
+    try:
+        served = await lake.tables()
+        return await body_of(ctx, await served.answer(table_id, await served.look()))
+    except ApiError as e:
+        if e.status < 500:
+            raise
+        raise CommitStateUnknown(f"The commit has been made, but its result cannot be shown: {e.message}") from e
+
+
+async def _commit(lake: Lake, ctx: RequestContext, changes: Sequence[Change]) -> list[int]:
+    """The ids of the tables, in order."""
+    for _ in range(ATTEMPTS):
+        try:
+            async with _cleared(lake) as litter:
+                planned = [await _plan(lake, change, litter) for change in changes]
+                if (done := _done(planned)) is not None:
+                    return done
+                async with lake.commit(ctx) as tx:
+                    return await _write(tx, lake, planned, litter)
+        except _Moved:
+            log.info("a table changed while a commit to it was planned; planned again")
+    async with _cleared(lake) as litter, lake.commit(ctx) as tx:
+        planned = [await _plan(lake, change, litter) for change in changes]
+        if (done := _done(planned)) is not None:
+            return done
+        return await _write(tx, lake, planned, litter)
+
+
+@asynccontextmanager
+async def _cleared(lake: Lake) -> AsyncGenerator[list[Location]]:
+    """For what is written to storage on the way: nobody needs it if the commit is not made."""
+    litter: list[Location] = []
+    try:
+        yield litter
+    except CommitStateUnknown:
+        raise
+    except BaseException:
+        for location in litter:
+            with suppress(ApiError):
+                await lake.objects.delete(location)
+        raise
+
+
+async def _write(tx: Commit, lake: Lake, planned: Sequence[_Planned | int], litter: list[Location]) -> list[int]:
+    ready = [p for p in planned if isinstance(p, _Planned)]
+    for p in ready:
+        await _check(tx, p)
+    place = (await lake.tables()).materialiser.place
+    return await write(tx, lake.objects, place, [p.plan for p in ready], litter)
+
+
+def _done(planned: Sequence[_Planned | int]) -> list[int] | None:
+    """The tables, if there is nothing to do. Raises if a part of a transaction is there and another is not."""
+    done = [p for p in planned if isinstance(p, int)]
+    if len(done) == len(planned):
+        return done
+    if done:
+        raise CommitFailed("A part of the transaction has been committed before, by another commit")
+    return None
+
+
+async def _plan(lake: Lake, change: Change, litter: list[Location]) -> _Planned | int:
+    """The table's id if the commit has been made before."""
+    served = await lake.tables()
+    head = await served.look()
+    try:
+        table_id = await served.resolve(change.namespace, change.name, head)
+    except NoSuchTable:
+        return await _plan_new(lake, head, change, litter)
+    answer = await served.answer(table_id, head)
+    if _is_done(change, answer):
+        return table_id
+    places = await table_places.of_table(lake, answer.table)
+    made = await plan(lake, change, answer.table, answer.written.metadata, places, litter)
+    if made.update.location is not None:
+        places.check_directory(made.update.location)
+    table_places.check_properties(places, made.update.set_properties)
+    return _Planned(made, answer.head, table_id)
+
+
+async def _plan_new(lake: Lake, head: Head, change: Change, litter: list[Location]) -> _Planned:
+    if not any(isinstance(r, AssertCreate) for r in change.requirements):
+        async with lake.read() as conn:
+            # which says precisely what is not there
+            await find_table(conn, change.namespace, change.name)
+    if change.uuid is None:
+        raise BadRequest("A commit that creates a table has to say its uuid (assign-uuid)")
+    async with lake.read() as conn:
+        if await find_namespace(conn, change.namespace) is None:
+            raise NoSuchNamespace(f"Namespace does not exist: {change.namespace}")
+        promised = await staged.find(
+            conn, UUID(change.uuid), change.namespace.schema_name, change.name, lake.settings.staged_seconds
+        )
+    if promised is None:
+        raise CommitFailed(f"Table {change.namespace}.{change.name} was not staged with this uuid, or too long ago")
+    places = await table_places.of_new(lake, UUID(change.uuid), promised)
+    made = await plan(lake, change, None, None, places, litter)
+    if made.update.location is not None and made.update.location != promised:
+        places.check_directory(made.update.location)
+    table_places.check_properties(places, made.update.set_properties)
+    return _Planned(made, head, None)
+
+
+def _is_done(change: Change, answer: Answer) -> bool:
+    """Whether all snapshots of the commit are there already; or, of one without any, the table that it creates."""
+    known = {s.iceberg_id for s in answer.table.reading.known.snapshots if isinstance(s.told, Committed)}
+    wanted = change.snapshot_ids
+    if wanted:
+        return all(snapshot_id in known for snapshot_id in wanted)
+    creates = any(isinstance(r, AssertCreate) for r in change.requirements)
+    return creates and change.uuid == str(answer.table.reading.view.table.uuid)
+
+
+async def _check(tx: Commit, p: _Planned) -> None:
+    change = p.plan.change
+    if p.table_id is not None:
+        if not await is_unchanged(tx.conn, p.table_id, p.since):
+            raise _Moved
+        return
+    schema = await find_namespace(tx.conn, change.namespace)
+    if schema is None:
+        raise NoSuchNamespace(f"Namespace does not exist: {change.namespace}")
+    if clash := await tables.find_clash(tx.conn, schema.schema_id, change.name):
+        # as the requirement has it: a client that creates or replaces tries again
+        raise CommitFailed(f"Requirement failed: table already exists: {clash} in {change.namespace}")
+    assert change.uuid is not None  # noqa: S101  (planned so)
+    await staged.forget(tx.conn, UUID(change.uuid))

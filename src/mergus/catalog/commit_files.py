@@ -1,0 +1,107 @@
+"""A data file that a client adds, as DuckLake will have it: from its manifest entry, without opening it.
+
+Some things only the file tells, and then its footer is read (a HEAD and a ranged GET or two): whether it brings row ids
+of its own, which only a writer does that takes rows out of other files (H37, H44), and which column is which in a file
+without field ids, for which the table has a name mapping (H38).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mergus.annex.file_facts import Part
+from mergus.ducklake import partition_keys, stats
+from mergus.ducklake.data_changes import NewFile
+from mergus.ducklake.partitions import Key
+from mergus.errors import BadRequest
+from mergus.iceberg.name_mapping import MappedField
+from mergus.iceberg.partition_spec import PartitionSpec, tuple_json
+from mergus.materialise import footers
+from mergus.materialise.incoming import Added
+from mergus.materialise.row_ids import ROW_ID
+from mergus.storage.location import Location
+from mergus.storage.objects import Objects
+
+
+@dataclass(frozen=True, slots=True)
+class FileTerms:
+    """What new files of a table are held against: the table as it is after the commit.
+
+    `specs` are by the ids that clients know them by, `partition_types` those of the values of their fields. `leaves`
+    are DuckLake's types of leaf columns outside of lists and maps, `columns` those of top-level columns. `keys` are
+    what DuckLake partitions by for those specs that it has a live partitioning for.
+    """
+
+    specs: Mapping[int, PartitionSpec]
+    partition_types: Mapping[int, str]
+    leaves: Mapping[int, str]
+    columns: Mapping[int, str]
+    keys: Mapping[int, Sequence[Key]]
+    name_mapping: tuple[MappedField, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """`partition` are the values of the spec's fields by their ids, as JSON. `mapping` says which columns of the file
+    are which of the table's, if its own field ids do not."""
+
+    file: NewFile
+    spec_id: int
+    partition: dict[str, Any]
+    mapping: tuple[MappedField, ...] = ()
+
+
+def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> PlannedFile:
+    """`columns` are those of the file where it was looked at."""
+    file, spec = added.file, terms.specs[added.spec_id]
+    types = [terms.partition_types[f.field_id] for f in spec.fields]
+    values = tuple_json(file.partition, types)
+    known = stats.column_stats(file, terms.leaves)
+    keys = terms.keys.get(added.spec_id, ())
+    texts = partition_keys.texts(spec, file.partition, keys, terms.columns) if keys else None
+    has_ids = columns is None or any(part.id is not None for part in columns)
+    new = NewFile(
+        path=file.file_path,
+        record_count=file.record_count,
+        size_bytes=file.file_size_in_bytes,
+        stats=known,
+        partition_values=texts or (),
+        has_row_ids=_row_ids(columns) is not None,
+    )
+    partition = {str(f.field_id): value for f, value in zip(spec.fields, values, strict=True)}
+    return PlannedFile(new, added.spec_id, partition, () if has_ids else _mapping(file.file_path, terms, columns or ()))
+
+
+def _row_ids(columns: Sequence[Part] | None) -> Part | None:
+    return next((part for part in columns or () if part.id == ROW_ID), None)
+
+
+def lacks_row_ids(columns: Sequence[Part]) -> bool:
+    """Whether the file has ids for some of its rows, and not for all."""
+    found = _row_ids(columns)
+    return found is not None and found.nulls
+
+
+def _mapping(path: str, terms: FileTerms, columns: Sequence[Part]) -> tuple[MappedField, ...]:
+    """Of the table's name mapping, the columns that the file has."""
+    if not terms.name_mapping:
+        raise BadRequest(f"Data file {path} has no field ids, and the table has no schema.name-mapping.default")
+    found = _named(terms.name_mapping, columns)
+    if not found:
+        raise BadRequest(f"Data file {path} has no column that the table's name mapping knows")
+    return found
+
+
+def _named(fields: Sequence[MappedField], parts: Sequence[Part]) -> tuple[MappedField, ...]:
+    there = {part.name: part for part in parts}
+    found: list[MappedField] = []
+    for field in fields:
+        name = next((name for name in field.names if name in there), None)
+        if name is not None:
+            found.append(MappedField(field.id, (name,), _named(field.fields, there[name].parts)))
+    return tuple(found)
+
+
+async def looked_at(objects: Objects, added: Sequence[Added], places: Mapping[str, Location]) -> list[Sequence[Part]]:
+    """The columns of each file. Raises BadRequest for one that cannot be opened."""
+    return await footers.columns(objects, {a.file.file_path: places[a.file.file_path] for a in added})

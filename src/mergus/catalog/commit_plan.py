@@ -1,0 +1,315 @@
+"""What a client's commit means for a table, found out before any lock is taken.
+
+The plan is made against one state of the table, as clients are shown it, and says which rows of DuckLake's change. It
+holds as long as nothing happens to the table; who writes it makes sure of that under the lock, and plans again if
+something has. So requirements, conflicts and everything that reads objects are in one place, and nothing is judged
+twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Final
+
+from mergus.catalog import commit_data
+from mergus.catalog.commit_data import DataStep, Progress, Scene
+from mergus.catalog.commit_files import FileTerms
+from mergus.catalog.lake import Lake
+from mergus.catalog.locations import TablePlaces
+from mergus.catalog.restore import RestoreStep, plan_restore
+from mergus.ducklake import column_changes, partition_keys
+from mergus.ducklake.column_changes import ColumnChanges, ColumnRow
+from mergus.ducklake.columns import Column, Columns, Comment, Span, Unrepresentable
+from mergus.ducklake.partitions import Key
+from mergus.errors import BadRequest, Unsupported
+from mergus.iceberg import requirements, table_update
+from mergus.iceberg.arrangement import arranged
+from mergus.iceberg.manifest_list import ManifestFile
+from mergus.iceberg.metadata import TableMetadata
+from mergus.iceberg.name_mapping import PROPERTY, MappedField, parse_name_mapping
+from mergus.iceberg.namespace import Namespace
+from mergus.iceberg.requirements import Requirement
+from mergus.iceberg.schema import Field, Schema, schema_json
+from mergus.iceberg.schema_parse import check_names, parse_schema
+from mergus.iceberg.table_update import TableUpdate
+from mergus.iceberg.transforms import result_type
+from mergus.iceberg.updates import AddedSnapshot, AddSnapshot, AssignUuid, Update
+from mergus.materialise.chain import Workshop
+from mergus.materialise.entries import leaves
+from mergus.materialise.reading import Shown
+from mergus.materialise.table import Materialised
+from mergus.storage.location import Location
+
+COMMENT: Final = "comment"
+# Of DuckLake's types, those that Iceberg has no less wide one than another for: its writers know nothing of the limit.
+_WIDER: Final = dict.fromkeys(("int8", "int16", "uint8", "uint16"), "int32") | {"timestamp_s": "timestamp"}
+
+Step = DataStep | RestoreStep
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a client asks of one table."""
+
+    namespace: Namespace
+    name: str
+    requirements: Sequence[Requirement]
+    updates: Sequence[Update]
+
+    @property
+    def snapshot_ids(self) -> list[int]:
+        return [u.snapshot.snapshot_id for u in self.updates if isinstance(u, AddSnapshot)]
+
+    @property
+    def uuid(self) -> str | None:
+        return next((u.uuid for u in self.updates if isinstance(u, AssignUuid)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`table` is what the plan was made against; None for one that is created. `schema` is the one after the commit,
+    `arrangement` what of it DuckLake has no room for. `keys` are those of a new default spec."""
+
+    change: Change
+    table: Materialised | None
+    update: TableUpdate
+    schema: Schema
+    columns: ColumnChanges
+    columns_after: Columns
+    arrangement: Schema | None
+    keys: Sequence[Key]
+    steps: Sequence[Step]
+
+    @property
+    def leaf_types(self) -> dict[int, str]:
+        return {i: leaf.type for i, leaf in leaves(self.columns_after, _NEXT).items()}
+
+
+# In place of the snapshot that will be made: later than all.
+_NEXT: Final = 2**62
+
+
+async def plan(
+    lake: Lake,
+    change: Change,
+    table: Materialised | None,
+    shown: TableMetadata | None,
+    places: TablePlaces,
+    litter: list[Location],
+) -> Plan:
+    """`shown` is the table as the client could have loaded it; `litter` gets what is written and only the commit needs.
+
+    Raises CommitFailed if a requirement does not hold.
+    """
+    requirements.check(change.requirements, shown)
+    update = table_update.apply(shown, change.updates, format_version=lake.settings.format_version)
+    had = Columns(()) if table is None else table.reading.view.columns
+    schema = update.schema_after(shown)
+    columns = _column_changes(table, update, schema)
+    after = _after(had, columns)
+    made = Plan(
+        change=change,
+        table=table,
+        update=update,
+        schema=schema,
+        columns=columns,
+        columns_after=after,
+        arrangement=_arrangement(table, after, schema),
+        keys=partition_keys.keys(update.default_spec_after(shown), _types(after)),
+        steps=(),
+    )
+    steps = await _steps(lake, made, shown, places, litter)
+    if wider := {i for step in steps if isinstance(step, DataStep) for i in step.out_of_range}:
+        made = _with_wider(made, had, wider)
+        steps = await _steps(lake, made, shown, places, litter)
+    return replace(made, steps=steps)
+
+
+def _column_changes(table: Materialised | None, update: TableUpdate, schema: Schema) -> ColumnChanges:
+    if update.schema is None:
+        return ColumnChanges()
+    try:
+        check_names(schema)
+    except ValueError as e:
+        raise BadRequest(f"The schema cannot be that of a table: {e}") from None
+    if table is None:
+        return column_changes.created(schema)
+    reading = table.reading
+    live = [c for c in reading.view.columns.columns if c.span.at(reading.head.snapshot_id)]
+    shown = parse_schema(schema_json(reading.schema, 0, reading.view.format_version))
+    return column_changes.altered(live, shown, schema)
+
+
+def _after(columns: Columns, changes: ColumnChanges) -> Columns:
+    """With the rows that the commit will write."""
+    ended = set(changes.ended)
+    kept = [
+        replace(c, span=Span(c.span.begin, _NEXT)) if c.id in ended and c.span.end is None else c
+        for c in columns.columns
+    ]
+    new = [
+        Column(
+            id=row.id,
+            span=Span(_NEXT, None),
+            name=row.name,
+            type=row.type,
+            nulls_allowed=row.nulls_allowed,
+            parent=row.parent,
+            initial_default=row.initial_default,
+            default_value=row.default_value,
+            default_type=row.default_type,
+        )
+        for row in changes.inserted
+    ]
+    told = set(changes.comments)
+    comments = [
+        replace(c, span=Span(c.span.begin, _NEXT)) if c.column_id in told and c.span.end is None else c
+        for c in columns.comments
+    ]
+    comments += [Comment(i, Span(_NEXT, None), text) for i, text in changes.comments.items() if text is not None]
+    return Columns(sorted([*kept, *new], key=lambda c: c.id), comments, columns.lacking)
+
+
+def _types(columns: Columns) -> dict[int, str]:
+    """Of the top level, after the commit."""
+    return {c.id: c.type for c in columns.columns if c.parent is None and c.span.at(_NEXT)}
+
+
+def _arrangement(table: Materialised | None, after: Columns, schema: Schema) -> Schema | None:
+    """The schema, if DuckLake's columns alone would not be shown in its order. Raises Unsupported if they would not be
+    shown as what it says at all."""
+    try:
+        derived = after.schema_at(_NEXT)
+    except Unrepresentable as e:
+        raise Unsupported(f"The schema cannot be kept by DuckLake: {e}") from None
+    if differing := _differing(arranged(derived, schema), schema):
+        raise Unsupported(f"The schema cannot be kept by DuckLake as it is: column {differing} would be another")
+    known = table.reading.kept.arrangements if table is not None else ()
+    shown = arranged(derived, known[-1][1]) if known else derived
+    return None if _order(shown) == _order(schema) else schema
+
+
+def _order(schema: Schema) -> tuple[list[tuple[int, object]], tuple[int, ...]]:
+    """What an arrangement is about."""
+    return [(f.id, f.initial_default) for f in schema.walk()], schema.identifier_ids
+
+
+def _differing(shown: Schema, wanted: Schema) -> str | None:
+    """The first field that is not what was asked for. A field within another is never required to DuckLake, and what
+    rows from before a column have matters only if there are any."""
+    for ours, theirs in zip_longest(shown.walk(), wanted.walk()):
+        if ours is None or theirs is None:
+            return "" if (field := theirs or ours) is None else field.name
+        same = (ours.id, ours.name, _kind(ours), ours.doc) == (theirs.id, theirs.name, _kind(theirs), theirs.doc)
+        if not same:
+            return theirs.name
+    top = {f.id: f.required for f in shown.fields}
+    return next((f.name for f in wanted.fields if top[f.id] != f.required), None)
+
+
+def _kind(field: Field) -> str:
+    return field.type if isinstance(field.type, str) else type(field.type).__name__
+
+
+def _with_wider(made: Plan, had: Columns, wider: set[int]) -> Plan:
+    """Columns of types that Iceberg does not have get room for what its writers put into them."""
+    rows = {row.id: row for row in made.columns.inserted}
+    for column in made.columns_after.columns:
+        if column.id in wider and column.span.at(_NEXT):
+            rows[column.id] = ColumnRow(
+                id=column.id,
+                name=column.name,
+                type=_WIDER[column.type],
+                initial_default=column.initial_default,
+                default_value=column.default_value,
+                nulls_allowed=column.nulls_allowed,
+                parent=column.parent,
+                default_type=column.default_type,
+            )
+    known = {c.id for c in had.columns}
+    ended = tuple(sorted({*made.columns.ended, *(wider & known)}))
+    columns = replace(made.columns, ended=ended, inserted=tuple(rows.values()), reshapes=True)
+    return replace(made, columns=columns, columns_after=_after(had, columns))
+
+
+async def _steps(
+    lake: Lake, made: Plan, shown: TableMetadata | None, places: TablePlaces, litter: list[Location]
+) -> list[Step]:
+    update, table = made.update, made.table
+    if not update.main:
+        return []
+    served = await lake.tables()
+    shop = served.materialiser.shop
+    scene = Scene(
+        pool=lake.pool,
+        objects=lake.objects,
+        manifests=shop.manifests,
+        check=places.check,
+        view=None if table is None else table.reading.view,
+        at=-1 if table is None else table.reading.head.snapshot_id,
+        schema=made.schema,
+        terms=_terms(made, shown),
+        format_version=update.format_version,
+        directory=places.own[0],
+        litter=litter,
+    )
+    main = None if table is None else table.reading.main
+    listed = [] if main is None or table is None else await _manifests(shop, table, main)
+    next_row_id = 0 if table is None else table.reading.next_row_id
+    progress = Progress(None if main is None else main.snapshot.iceberg_id, listed, next_row_id)
+    steps: list[Step] = []
+    for index, step in enumerate(update.main):
+        following = update.main[index + 1] if index + 1 < len(update.main) else None
+        if isinstance(step, AddedSnapshot):
+            steps.append(await commit_data.plan(scene, progress, step))
+        elif step is None and isinstance(following, AddedSnapshot) and following.parent_snapshot_id is None:
+            # what follows says everything itself, and ends what it does not list
+            continue
+        elif table is None or steps:
+            raise Unsupported(
+                "A commit that adds snapshots cannot move main to another as well; commit them one by one"
+            )
+        else:
+            steps.append(await plan_restore(lake, table, step))
+    return steps
+
+
+async def _manifests(shop: Workshop, table: Materialised, shown: Shown) -> list[ManifestFile]:
+    return await shop.manifests.read_list(table.chains[shown.snapshot.id].manifest_list)
+
+
+def _terms(made: Plan, shown: TableMetadata | None) -> FileTerms:
+    update, specs = made.update, made.update.specs_after(shown)
+    kinds = {f.id: f.type for f in made.schema.walk()}
+    types = {
+        f.field_id: result_type(f.transform, kinds[f.source_id])
+        for spec in specs.values()
+        for f in spec.fields
+        if f.source_id in kinds
+    }
+    default = update.default_spec_after(shown).spec_id
+    locals_of_default = [i for i, spec in specs.items() if spec.spec_id == default]
+    keys = made.keys
+    if update.default_spec is None and made.table is not None:
+        # as DuckLake has it: a session may have partitioned by more than Iceberg sees
+        reading = made.table.reading
+        live = reading.partitions.current(reading.head.snapshot_id)
+        keys = next((p.keys for p in reading.partitions.partitionings if p.id == live), ())
+    return FileTerms(
+        specs=specs,
+        partition_types=types,
+        leaves=made.leaf_types,
+        columns=_types(made.columns_after),
+        keys=dict.fromkeys(locals_of_default, keys),
+        name_mapping=_name_mapping(update, shown),
+    )
+
+
+def _name_mapping(update: TableUpdate, shown: TableMetadata | None) -> tuple[MappedField, ...]:
+    text = update.set_properties.get(PROPERTY, None if shown is None else shown.properties.get(PROPERTY))
+    if text is None or PROPERTY in update.removed_properties:
+        return ()
+    try:
+        return parse_name_mapping(text)
+    except ValueError as e:
+        raise BadRequest(f"Property {PROPERTY} is no name mapping: {e}") from None

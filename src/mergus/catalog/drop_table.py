@@ -1,0 +1,48 @@
+"""DropTable and RenameTable.
+
+A dropped table's rows end, as DuckDB ends them: who travels in time still sees it, until its snapshots expire. With
+`purgeRequested` its whole history goes at once, and DuckLake's cleaner deletes its files: only those of this very
+table, whatever else shares a directory with them (H22).
+"""
+
+from mergus.access.authorise import authorise
+from mergus.access.context import RequestContext
+from mergus.catalog.create_table import check_name, taken
+from mergus.catalog.find import find_namespace, find_table
+from mergus.catalog.lake import Lake
+from mergus.ducklake import purge, tables
+from mergus.errors import AlreadyExists, NoSuchNamespace, NoSuchTable
+from mergus.iceberg.namespace import Namespace
+
+
+async def drop_table(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str, *, with_purge: bool) -> None:
+    await authorise(ctx, namespace)
+    async with lake.commit(ctx) as tx:
+        table_id = await find_table(tx.conn, namespace, name)
+        await tables.drop(tx, table_id)
+        if with_purge:
+            await purge.purge(tx, lake.settings.metadata_schema, table_id)
+
+
+async def rename_table(
+    lake: Lake, ctx: RequestContext, source: tuple[Namespace, str], target: tuple[Namespace, str]
+) -> None:
+    await authorise(ctx, source[0])
+    await authorise(ctx, target[0])
+    namespace, name = target
+    check_name(name)
+    async with lake.commit(ctx) as tx:
+        table_id = await find_table(tx.conn, *source)
+        table = await tables.read(tx.conn, table_id)
+        if table is None:
+            raise NoSuchTable(f"Table does not exist: {source[0]}.{source[1]}")
+        schema = await find_namespace(tx.conn, namespace)
+        if schema is None:
+            raise NoSuchNamespace(f"Namespace {namespace} holds no tables: it is there only as the parent of others")
+        clash = await tables.find_clash(tx.conn, schema.schema_id, name)
+        # another spelling of its own name is no clash
+        if clash is not None and clash != f"table {table.name}":
+            raise taken(namespace, name, clash)
+        if (table.schema_name, table.name) == (schema.name, name):
+            raise AlreadyExists(f"Table already exists: {namespace}.{name}")
+        await tables.rename(tx, table, schema, name)
