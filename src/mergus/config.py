@@ -146,6 +146,12 @@ class Settings(BaseSettings):
         ge=1,
         description="Seconds for which a client may commit a table that it was promised (stage-create).",
     )
+    idempotency_seconds: int = Field(
+        86_400,
+        ge=60,
+        description="Seconds for which a request with an `Idempotency-Key` may be sent again and is answered as the "
+        "first time; told to clients. Each such request is a row in Postgres for as long.",
+    )
     format_version: int = Field(
         2,
         ge=2,

@@ -21,6 +21,7 @@
         ├── InternalServerError          500  InternalServerError
         │   └── CommitStateUnknown       500  CommitStateUnknownException
         └── ServiceUnavailable           503  ServiceUnavailableException, with Retry-After
+            ├── InTheWay                 503  the same
             └── TableGone                503  the same
 
 Iceberg's Java client picks the exception it throws from status *and* type, so `type` is part of the
@@ -135,6 +136,10 @@ class ServiceUnavailable(ApiError):
     status = 503
     type = "ServiceUnavailableException"
     headers: ClassVar[dict[str, str]] = {"Retry-After": "1"}
+
+
+class InTheWay(ServiceUnavailable):
+    """Something that has nothing to do with what was asked: nothing was written, and the same may be tried again."""
 
 
 class TableGone(ServiceUnavailable):

@@ -32,6 +32,12 @@ LATENCY = Histogram(
 )
 IN_FLIGHT = Gauge("mergus_requests_in_flight", "Requests being worked on.", multiprocess_mode="livesum")
 COMMITS = Counter("mergus_commits_total", "DuckLake commits made through the server.", ["operation"])
+COMMIT_STAGES = Histogram(
+    "mergus_commit_stage_seconds",
+    "Time of each stage of a commit: planned, while it holds the lock that keeps other writers out, shown.",
+    ["stage"],
+    buckets=SECONDS,
+)
 OBJECT_REQUESTS = Counter("mergus_object_requests_total", "Requests to the object store.", ["method"])
 OBJECT_FAILURES = Counter("mergus_object_failures_total", "Requests to the object store that failed.", ["method"])
 OBJECT_BYTES = Counter("mergus_object_bytes_total", "Bytes of objects read and written.", ["method"])

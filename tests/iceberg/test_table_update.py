@@ -390,12 +390,17 @@ def test_a_spec_that_the_table_has_under_another_number() -> None:
         assert update.specs_after(base)[7] == PartitionSpec(1, (BY_DAY,))
 
 
-def test_a_number_that_means_another_spec_or_order_is_a_conflict() -> None:
+def test_a_number_that_means_another_spec_is_a_conflict() -> None:
     with pytest.raises(CommitFailed, match="Partition spec 1 is another"):
         applied(table(), add_spec(BY_S, spec_id=1))
+
+
+def test_a_number_that_means_another_sort_order_becomes_a_free_one() -> None:
     sorted_by_i = {"order-id": 1, "fields": [add_order()["sort-order"]["fields"][0]]}
-    with pytest.raises(CommitFailed, match="Sort order 1 is another"):
-        applied(table(sort_orders=[{"order-id": 0, "fields": []}, sorted_by_i]), add_order(1, source_id=2))
+    had = table(sort_orders=[{"order-id": 0, "fields": []}, sorted_by_i])
+    update = applied(had, add_order(1, source_id=2), default_order())
+    assert [order.order_id for order in update.orders_added] == [2]
+    assert (update.order_ids, update.default_order) == ({1: 2}, 2)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,8 @@ class Model:
     limit: int = 10
     # snapshots that added a column with a default
     reshaped: set[int] = field(default_factory=set[int])
+    # snapshots that put the table back to what it was: Iceberg has no snapshot for them
+    restored: set[int] = field(default_factory=set[int])
     noted: dict[int, Rows] = field(default_factory=dict[int, Rows])
     # rows that were read, by what they were read from
     read: dict[tuple[str, str], Rows] = field(default_factory=dict[tuple[str, str], Rows])

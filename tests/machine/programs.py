@@ -5,7 +5,7 @@ makes of them (of five columns, the seventh is the second), so that any part of 
 steps out as long as what is left still fails.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -53,10 +53,10 @@ class Step:
 Program = Sequence[Step]
 
 
-def program(seed: int, length: int) -> Program:
+def program(seed: int, length: int, usual: Mapping[str, int] = WEIGHTS) -> Program:
     random = Random(seed)
-    weights = {name: weight * random.choice(FACTORS) for name, weight in WEIGHTS.items()}
-    weights |= {name: weights[name] or WEIGHTS[name] for name in ALWAYS}
+    weights = {name: weight * random.choice(FACTORS) for name, weight in usual.items()}
+    weights |= {name: weights[name] or usual[name] for name in ALWAYS}
     names = random.choices(list(weights), list(weights.values()), k=length)
     numbers = [(random.randrange(1000), random.randrange(1000), random.randrange(1000)) for _ in names]
     tables = [random.choice((0, 0, 0, 1)) for _ in names]

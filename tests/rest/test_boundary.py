@@ -122,6 +122,9 @@ def test_every_operation_passes_the_gate(server: Server, db: duckdb.DuckDBPyConn
     """An answer that was not authorised is not sent: so one 2xx from each proves each."""
     server.create("gate")
     db.execute("CREATE TABLE main.t(i INTEGER)")
+    schema = {"type": "struct", "fields": [{"id": 1, "name": "i", "type": "int", "required": False}]}
+    t, u = ({"namespace": ["gate"], "name": name} for name in "tu")
+    nothing = {"identifier": t, "requirements": [], "updates": []}
     answers = {
         "getConfig": server.http.get("/v1/config"),
         "listNamespaces": server.http.get(server.namespaces),
@@ -132,6 +135,11 @@ def test_every_operation_passes_the_gate(server: Server, db: duckdb.DuckDBPyConn
         "listTables": server.http.get(f"{server.path('gate')}/tables"),
         "tableExists": server.http.head(f"{server.path('main')}/tables/t"),
         "loadTable": server.http.get(f"{server.path('main')}/tables/t"),
+        "createTable": server.http.post(f"{server.path('gate')}/tables", json={"name": "t", "schema": schema}),
+        "updateTable": server.http.post(f"{server.path('gate')}/tables/t", json={"requirements": [], "updates": []}),
+        "commitTransaction": server.http.post("/v1/lake/transactions/commit", json={"table-changes": [nothing]}),
+        "renameTable": server.http.post("/v1/lake/tables/rename", json={"source": t, "destination": u}),
+        "dropTable": server.http.delete(f"{server.path('gate')}/tables/u"),
         "dropNamespace": server.http.delete(server.path("gate")),
         "getListener": server.http.get("/v1/lake/admin/listener"),
         "healthz": server.http.get("/healthz"),

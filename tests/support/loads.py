@@ -10,6 +10,7 @@ import boto3
 import duckdb
 import httpx
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table.snapshots import Snapshot
 
 from mergus.config import Settings
 from mergus.ducklake.session import identifier
@@ -35,6 +36,11 @@ def load(server: Server, table: str = "t", schema: str = "main", **params: str |
 
 def ids(metadata: Metadata) -> list[int]:
     return [s["snapshot-id"] for s in metadata["snapshots"]]
+
+
+def lake_ids(metadata: Metadata) -> list[int]:
+    """DuckLake's: snapshots of Iceberg's clients have ids of their own."""
+    return [int(s["summary"]["ducklake.snapshot-id"]) for s in metadata["snapshots"]]
 
 
 def catalog(settings: Settings, server: Server) -> Catalog:
@@ -68,15 +74,25 @@ def assert_readable(
     schema: str = "main",
     most: int = 1000,
 ) -> list[int]:
-    """PyIceberg reads at every listed snapshot (or at so many, spread), and now, what DuckDB reads; the listed ones."""
+    """PyIceberg reads at every listed snapshot (or at so many, spread), and now, what DuckDB reads.
+
+    Gives the listed ones, by DuckLake's ids.
+    """
     loaded = catalog(lake.settings, server).load_table((schema, table))
     name = f"{identifier(schema)}.{identifier(table)}"
-    listed = [s.snapshot_id for s in loaded.metadata.snapshots]
-    for at in listed[:: -(-len(listed) // most) or 1]:
+    listed = {_lake_id(s): s.snapshot_id for s in loaded.metadata.snapshots}
+    for at in list(listed)[:: -(-len(listed) // most) or 1]:
         wanted = in_order(db.execute(f"SELECT * FROM {name} AT (VERSION => {at})").fetchall())
-        assert rows(loaded.scan(snapshot_id=at).to_arrow()) == wanted, f"at {at} of {listed}"
+        assert rows(loaded.scan(snapshot_id=listed[at]).to_arrow()) == wanted, f"at {at} of {list(listed)}"
     assert rows(loaded.scan().to_arrow()) == in_order(db.execute(f"SELECT * FROM {name}").fetchall())
-    return listed
+    return list(listed)
+
+
+def _lake_id(snapshot: Snapshot) -> int:
+    assert snapshot.summary is not None
+    found = snapshot.summary["ducklake.snapshot-id"]
+    assert found is not None
+    return int(found)
 
 
 @dataclass

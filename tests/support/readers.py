@@ -381,32 +381,39 @@ class Story:
         warm = self.load(table)
         self.forget(table)
         cold = self.load(table, self.served.cold.server)
-        listed = [s["snapshot-id"] for s in warm["snapshots"]]
+        # by DuckLake's ids: snapshots of Iceberg's clients have ids of their own
+        shown = {int(s["summary"]["ducklake.snapshot-id"]): s["snapshot-id"] for s in warm["snapshots"]}
+        listed = list(shown)
         own, after_gap = self.changed_by(table)
         assert set(own) - set(without) <= set(listed), f"changed at {own}, listed {listed}"
         assert set(listed) <= {*own, *after_gap} - set(without), f"changed at {own}, gaps {after_gap}, listed {listed}"
-        assert [s["snapshot-id"] for s in cold["snapshots"]] == listed
+        assert [s["snapshot-id"] for s in cold["snapshots"]] == list(shown.values())
         for metadata in (warm, cold):
             check_metadata(metadata, self.served.format_version)
         if oracle is None:
             wanted = self.oracles(table, [*listed, None])
         else:
             wanted = {**{at: oracle(at) for at in listed}, None: oracle(listed[-1])}
-        faults = list(self._faults(table, readers, wanted))
+        faults = list(self._faults(table, readers, wanted, shown))
         assert not faults, "\n".join([*faults, f"snapshots of the lake: {self.lake.snapshots()[-40:]}"])
         return Agreed(warm, wanted[None], {at: found for at, found in wanted.items() if at is not None})
 
-    def _faults(self, table: str, readers: frozenset[str], wanted: dict[int | None, Answer]) -> Iterator[str]:
+    def _faults(
+        self, table: str, readers: frozenset[str], wanted: dict[int | None, Answer], shown: dict[int, int]
+    ) -> Iterator[str]:
+        called: dict[int | None, int | None] = {**shown, None: None}
         for_spark = spread([at for at in wanted if at is not None], SPARK_SNAPSHOTS)
         asked: list[tuple[str, str, int | None, Callable[[], Answer]]] = []
         for at in wanted:
             for temper, clients in (("warm", self.served.warm), ("cold", self.served.cold)):
                 for name in ("pyiceberg", "duckdb"):
-                    asked.append((temper, name, at, _bound(getattr(clients, f"with_{name}"), self.schema, table, at)))
+                    asked.append(
+                        (temper, name, at, _bound(getattr(clients, f"with_{name}"), self.schema, table, called[at]))
+                    )
         # each snapshot once, from one server and the other in turn
         for turn, at in enumerate([*for_spark, None]):
             temper, clients = (("warm", self.served.warm), ("cold", self.served.cold))[turn % 2]
-            asked.append((temper, "spark", at, _bound(clients.with_spark, self.schema, table, at)))
+            asked.append((temper, "spark", at, _bound(clients.with_spark, self.schema, table, called[at])))
         asked = [question for question in asked if question[1] in readers]
         in_turn = [q for q in asked if q[1] != "spark"]
         with ThreadPoolExecutor(2) as pool:
@@ -453,17 +460,20 @@ def check_metadata(metadata: dict[str, Any], format_version: int) -> None:
     """What holds for every table."""
     assert metadata["format-version"] >= format_version
     ids = [s["snapshot-id"] for s in metadata["snapshots"]]
-    assert ids == sorted(set(ids))
+    assert len(ids) == len(set(ids))
+    numbers = [s["sequence-number"] for s in metadata["snapshots"]]
+    assert numbers == sorted(set(numbers))
     schemas = {s["schema-id"] for s in metadata["schemas"]}
     assert metadata["current-schema-id"] in schemas
     for before, snapshot in zip([None, *ids], metadata["snapshots"], strict=False):
         assert snapshot.get("parent-snapshot-id") == before
-        assert snapshot["sequence-number"] == snapshot["snapshot-id"]
+        # one that a client of Iceberg's made has an id of its own
+        assert snapshot["snapshot-id"] == snapshot["sequence-number"] or snapshot["snapshot-id"] >= 2**31
         assert snapshot["schema-id"] in schemas
-        assert snapshot["summary"]["ducklake.snapshot-id"] == str(snapshot["snapshot-id"])
+        assert snapshot["summary"]["ducklake.snapshot-id"] == str(snapshot["sequence-number"])
     if ids:
         assert metadata["current-snapshot-id"] == ids[-1] == metadata["refs"]["main"]["snapshot-id"]
-        assert metadata["last-sequence-number"] == ids[-1]
+        assert metadata["last-sequence-number"] == numbers[-1]
         assert [entry["snapshot-id"] for entry in metadata["snapshot-log"]] == ids
         assert metadata["snapshot-log"][-1]["timestamp-ms"] <= metadata["last-updated-ms"] + 60_000
     else:

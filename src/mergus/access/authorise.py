@@ -11,3 +11,5 @@ from mergus.iceberg.namespace import Namespace
 async def authorise(ctx: RequestContext, resource: Namespace | None) -> None:
     """Returns if the principal may do `ctx.operation` on the resource (None: the catalog as a whole)."""
     ctx.authorised = True
+    if resource not in ctx.resources:
+        ctx.resources.append(resource)

@@ -1,6 +1,9 @@
 """What an operation knows of the request that it serves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from mergus.iceberg.namespace import Namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +14,15 @@ class Principal:
 ANONYMOUS = Principal("anonymous")
 
 
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """The Idempotency-Key of a request, what it was sent with, and the status that the request has if it succeeds."""
+
+    key: UUID
+    payload: bytes
+    success: int
+
+
 @dataclass(slots=True)
 class RequestContext:
     operation: str
@@ -19,3 +31,11 @@ class RequestContext:
     user_agent: str | None = None
     # set by `authorise` alone; an answer that was never authorised is not sent
     authorised: bool = False
+    # everything that the principal was authorised for
+    resources: list[Namespace | None] = field(default_factory=list[Namespace | None])
+    key: RequestKey | None = None
+    # For the key (see catalog/replay.py): whether it went into the lake with the change, the table that the answer
+    # shows, and the answer's content as soon as it is known.
+    is_sealed: bool = False
+    table_id: int | None = None
+    content: bytes | None = None

@@ -26,6 +26,7 @@ from mergus.catalog.commit_write import write
 from mergus.catalog.find import find_namespace, find_table
 from mergus.catalog.lake import Lake
 from mergus.catalog.load_table import body_of
+from mergus.catalog.locations import OthersMatter, TablePlaces, parse
 from mergus.catalog.table_cache import Answer, Body
 from mergus.ducklake import tables
 from mergus.ducklake.commit import Commit
@@ -37,11 +38,14 @@ from mergus.errors import (
     BadRequest,
     CommitFailed,
     CommitStateUnknown,
+    InTheWay,
     NoSuchNamespace,
     NoSuchTable,
 )
+from mergus.faults import point
 from mergus.iceberg.requirements import AssertCreate
 from mergus.logs import log
+from mergus.metrics import COMMIT_STAGES
 from mergus.storage.location import Location
 
 ATTEMPTS: Final = 8
@@ -67,6 +71,9 @@ async def commit_table(lake: Lake, ctx: RequestContext, change: Change) -> Body:
 
 
 async def commit_transaction(lake: Lake, ctx: RequestContext, changes: Sequence[Change]) -> None:
+    if not changes:
+        # there is nothing to do, and nothing but the catalog that it could be about
+        await authorise(ctx, None)
     for change in changes:
         await authorise(ctx, change.namespace)
     names = [(change.namespace, change.name) for change in changes]
@@ -78,11 +85,11 @@ async def commit_transaction(lake: Lake, ctx: RequestContext, changes: Sequence[
 async def committed_body(lake: Lake, ctx: RequestContext, table_id: int) -> Body:
     """The table after the commit. It has happened, whatever goes wrong from here on."""
     try:
-        served = await lake.tables()
-        return await body_of(ctx, await served.answer(table_id, await served.look()))
+        with COMMIT_STAGES.labels("shown").time():
+            served = await lake.tables()
+            return await body_of(ctx, await served.answer(table_id, await served.look()))
     except ApiError as e:
-        if e.status < 500:
-            raise
+        # be it only that somebody has dropped the table since: a client that hears of a refusal deletes its files
         raise CommitStateUnknown(f"The commit has been made, but its result cannot be shown: {e.message}") from e
 
 
@@ -91,18 +98,24 @@ async def _commit(lake: Lake, ctx: RequestContext, changes: Sequence[Change]) ->
     for _ in range(ATTEMPTS):
         try:
             async with _cleared(lake) as litter:
-                planned = [await _plan(lake, change, litter) for change in changes]
+                with COMMIT_STAGES.labels("planned").time():
+                    planned = [await _plan(lake, change, litter) for change in changes]
                 if (done := _done(planned)) is not None:
+                    ctx.table_id = next(iter(done), None)
                     return done
+                point("commit.planned")
                 async with lake.commit(ctx) as tx:
-                    return await _write(tx, lake, planned, litter)
+                    return await _write(tx, ctx, lake, planned, litter)
         except _Moved:
             log.info("a table changed while a commit to it was planned; planned again")
+        except InTheWay as e:
+            log.info("a commit is tried again: %s", e.message)
     async with _cleared(lake) as litter, lake.commit(ctx) as tx:
         planned = [await _plan(lake, change, litter) for change in changes]
         if (done := _done(planned)) is not None:
+            ctx.table_id = next(iter(done), None)
             return done
-        return await _write(tx, lake, planned, litter)
+        return await _write(tx, ctx, lake, planned, litter)
 
 
 @asynccontextmanager
@@ -120,12 +133,17 @@ async def _cleared(lake: Lake) -> AsyncGenerator[list[Location]]:
         raise
 
 
-async def _write(tx: Commit, lake: Lake, planned: Sequence[_Planned | int], litter: list[Location]) -> list[int]:
+async def _write(
+    tx: Commit, ctx: RequestContext, lake: Lake, planned: Sequence[_Planned | int], litter: list[Location]
+) -> list[int]:
     ready = [p for p in planned if isinstance(p, _Planned)]
     for p in ready:
         await _check(tx, p)
+    point("commit.locked")
     place = (await lake.tables()).materialiser.place
-    return await write(tx, lake.objects, place, [p.plan for p in ready], litter)
+    ids = await write(tx, lake.objects, place, [p.plan for p in ready], litter)
+    ctx.table_id = ids[0]
+    return ids
 
 
 def _done(planned: Sequence[_Planned | int]) -> list[int] | None:
@@ -150,11 +168,25 @@ async def _plan(lake: Lake, change: Change, litter: list[Location]) -> _Planned 
     if _is_done(change, answer):
         return table_id
     places = await table_places.of_table(lake, answer.table)
-    made = await plan(lake, change, answer.table, answer.written.metadata, places, litter)
-    if made.update.location is not None:
-        places.check_directory(made.update.location)
+    try:
+        made = await _planned(lake, change, answer, places, litter)
+    except OthersMatter:
+        places = await table_places.among_others(lake, places, table_id)
+        made = await _planned(lake, change, answer, places, litter)
+    # An older answer held at `head` still; a rename between the two has no word that names the table.
+    return _Planned(made, max(answer.head, head, key=lambda h: (h.epoch, h.snapshot_id)), table_id)
+
+
+async def _planned(
+    lake: Lake, change: Change, answer: Answer | None, places: TablePlaces, litter: list[Location]
+) -> Plan:
+    """With every place that the client names looked at. Raises OthersMatter."""
+    table, shown = (None, None) if answer is None else (answer.table, answer.written.metadata)
+    made = await plan(lake, change, table, shown, places, litter)
+    if (location := made.update.location) is not None and parse(location) not in places.own:
+        places.check_directory(location)
     table_places.check_properties(places, made.update.set_properties)
-    return _Planned(made, answer.head, table_id)
+    return made
 
 
 async def _plan_new(lake: Lake, head: Head, change: Change, litter: list[Location]) -> _Planned:
@@ -173,10 +205,10 @@ async def _plan_new(lake: Lake, head: Head, change: Change, litter: list[Locatio
     if promised is None:
         raise CommitFailed(f"Table {change.namespace}.{change.name} was not staged with this uuid, or too long ago")
     places = await table_places.of_new(lake, UUID(change.uuid), promised)
-    made = await plan(lake, change, None, None, places, litter)
-    if made.update.location is not None and made.update.location != promised:
-        places.check_directory(made.update.location)
-    table_places.check_properties(places, made.update.set_properties)
+    try:
+        made = await _planned(lake, change, None, places, litter)
+    except OthersMatter:
+        made = await _planned(lake, change, None, await table_places.among_others(lake, places, None), litter)
     return _Planned(made, head, None)
 
 

@@ -16,6 +16,7 @@ from uuid import uuid4
 from pyroaring import BitMap64
 
 from mergus.catalog.commit_files import FileTerms, PlannedFile, lacks_row_ids, looked_at, planned
+from mergus.catalog.delete_files import NONE_BEFORE, Drawer, Prepared
 from mergus.ducklake import file_deletes, files, inlined, stats
 from mergus.ducklake.connect import Pool, one_state
 from mergus.ducklake.files import DataFile as LakeFile
@@ -24,36 +25,36 @@ from mergus.errors import BadRequest, CommitFailed, Unsupported
 from mergus.iceberg.manifest import DELETED, EQUALITY_DELETES, Entry
 from mergus.iceberg.manifest_list import DATA as DATA_MANIFEST
 from mergus.iceberg.manifest_list import ManifestFile
+from mergus.iceberg.partition_spec import UNPARTITIONED
 from mergus.iceberg.schema import Schema
 from mergus.iceberg.updates import AddedSnapshot
 from mergus.materialise import folding, incoming, incoming_deletes, side_file
 from mergus.materialise.at_once import each
 from mergus.materialise.chain import View
-from mergus.materialise.deletes import DatedPositions
 from mergus.materialise.entries import shown_path
 from mergus.materialise.equality_deletes import Candidate, EqualityDelete, resolve
 from mergus.materialise.incoming import AddedDelete, Check, Incoming
 from mergus.materialise.layout import rows_range
 from mergus.materialise.manifests import Manifests
-from mergus.materialise.row_ids import write_filled
+from mergus.materialise.row_ids import ROW_ID, write_filled
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
 READS_AT_ONCE: Final = 8
 APPEND, REPLACE = "append", "replace"
+REPLACES_PARTITIONS: Final = "replace-partitions"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedDeletes:
-    """Rows that go from a file which is there. `before` are those that went earlier, with their snapshots."""
+    """Rows that go from a file which is there."""
 
     file: LakeFile
-    before: DatedPositions
-    new: BitMap64
+    prepared: Prepared
 
     @property
     def replaces(self) -> list[int]:
-        """The delete files whose rows are in `before`."""
+        """The delete files whose rows are taken over."""
         return [delete_file.id for delete_file in self.file.delete_files]
 
 
@@ -66,7 +67,7 @@ class DataStep:
     ended: Sequence[int] = ()
     ended_paths: Sequence[str] = ()
     deletes: Sequence[PlannedDeletes] = ()
-    deletes_on_new: Mapping[str, BitMap64] = field(default_factory=dict[str, BitMap64])
+    deletes_on_new: Mapping[str, Prepared] = field(default_factory=dict[str, Prepared])
     ended_rows: Sequence[tuple[int, int]] = ()
     is_rewrite: bool = False
     # columns that DuckLake has as a narrower type than Iceberg, and that may hold more than fits
@@ -87,9 +88,8 @@ class Scene:
     schema: Schema
     terms: FileTerms
     format_version: int
-    # where the table has files of ours, and what was written there for this commit
-    directory: Location
-    litter: list[Location]
+    # where the table has files of ours
+    drawer: Drawer
 
 
 @dataclass(slots=True)
@@ -99,8 +99,10 @@ class Progress:
     main: int | None
     manifests: Sequence[ManifestFile]
     next_row_id: int
-    # paths of files that came with this commit and are there still
-    new: set[str] = field(default_factory=set[str])
+    # of the snapshot that comes next, if nobody else commits meanwhile
+    snapshot_id: int
+    # files that came with this commit and are there still, with the number of their rows
+    new: dict[str, int] = field(default_factory=dict[str, int])
     # of those that rows were deleted from
     deleted: set[str] = field(default_factory=set[str])
 
@@ -126,52 +128,96 @@ async def plan(scene: Scene, progress: Progress, snapshot: AddedSnapshot) -> Dat
     operation = snapshot.summary["operation"]
     if operation == APPEND and (found.removed or found.added_deletes):
         raise BadRequest(f"Snapshot {snapshot.snapshot_id} says that it appends, and removes files or deletes rows")
+    if snapshot.summary.get(REPLACES_PARTITIONS) == "true":
+        _check_all_apart(scene, progress)
     if is_root:
         found.removed.extend(e.data_file.file_path for _, e in await _listed(scene, progress))
     step = await _step(scene, progress, snapshot, found)
     progress.main, progress.manifests = snapshot.snapshot_id, found.manifests
+    progress.snapshot_id += 1
     return step
+
+
+def _check_all_apart(scene: Scene, progress: Progress) -> None:
+    """A writer that replaces whole partitions leaves files alone that are listed without one, and rows of those
+    partitions may be in them."""
+    none = {i for i, spec in scene.terms.specs.items() if not spec.fields}
+    for manifest in progress.manifests:
+        live = manifest.added_files_count + manifest.existing_files_count
+        if (
+            manifest.content == DATA_MANIFEST
+            and manifest.partition_spec_id in none
+            and live
+            and len(none) < len(scene.terms.specs)
+        ):
+            raise Unsupported(
+                "Partitions cannot be replaced while the table has rows that are listed without one: rows that DuckDB "
+                "keeps in Postgres, or in files whose partition is not certain. Flush them first "
+                "(CALL ducklake_flush_inlined_data), or overwrite by a filter"
+            )
 
 
 async def _step(scene: Scene, progress: Progress, snapshot: AddedSnapshot, found: Incoming) -> DataStep:
     removed = set(found.removed)
-    deleted = await _deleted(scene, progress, snapshot, found)
+    deleted = await _deleted(scene, progress, found)
     if twice := sorted(deleted.keys() & progress.deleted):
         raise Unsupported(f"Rows of {twice[0]} are deleted by several snapshots of one commit; commit them one by one")
-    touched = (removed | deleted.keys()) - progress.new
+    # a delete file that goes is followed by one that says as much
+    for path in _lifted(found) - removed:
+        deleted.setdefault(path, BitMap64())
+    touched = (removed | deleted.keys()) - progress.new.keys()
     rows = {path for path in touched if scene.view is not None and _is_of_rows(scene.view, path)}
     lake = await _lake_files(scene, touched - rows)
-    if missing := sorted(removed - rows - lake.keys() - progress.new):
+    if missing := sorted(removed - rows - lake.keys() - progress.new.keys()):
         raise CommitFailed(f"File is not in the table any more: {missing[0]}")
     added = await _added(scene, progress, snapshot, found)
-    new = {p.file.path for p in added} | progress.new
-    deletes, whole = await _deletes(
-        scene, found, {p: d for p, d in deleted.items() if p in lake and p not in removed}, lake
-    )
+    new = progress.new | {p.file.path: p.file.record_count for p in added}
+    deletes, whole = await _deletes(scene, progress, found, deleted, lake)
     ended_rows = [
-        key for path in sorted(rows) for key in await _rows(scene, path, None if path in removed else deleted[path])
+        key for path in sorted(rows) for key in await _rows(scene, found, path, deleted.get(path, BitMap64()))
     ]
-    ended_paths = sorted(removed & progress.new)
-    progress.new = new - removed
-    progress.deleted |= deleted.keys()
-    return DataStep(
+    on_new = {path: positions for path, positions in deleted.items() if path in new and path not in removed}
+    for path, positions in on_new.items():
+        _check_positions(path, positions, new[path])
+    step = DataStep(
         told=Committed(snapshot.snapshot_id, snapshot.summary, is_root=snapshot.parent_snapshot_id is None),
         added=added,
         ended=[*(lake[path].id for path in sorted(removed & lake.keys())), *whole],
-        ended_paths=ended_paths,
+        ended_paths=sorted(removed & progress.new.keys()),
         deletes=deletes,
-        deletes_on_new={path: positions for path, positions in deleted.items() if path in new},
+        deletes_on_new={
+            path: await scene.drawer.prepare(path, NONE_BEFORE, positions, progress.snapshot_id)
+            for path, positions in on_new.items()
+            if positions
+        },
         ended_rows=ended_rows,
         is_rewrite=snapshot.summary["operation"] == REPLACE,
         out_of_range=frozenset(i for a in found.added for i in stats.out_of_range(a.file, scene.terms.leaves)),
     )
+    progress.new = {path: count for path, count in new.items() if path not in removed}
+    progress.deleted |= deleted.keys()
+    return step
+
+
+def _lifted(found: Incoming) -> set[str]:
+    """The data files whose delete files go. Ours are about one each."""
+    paths = {e.data_file.referenced_data_file for e in found.removed_deletes}
+    if None in paths:
+        raise Unsupported("A delete file that the same commit adds cannot be removed by it")
+    return {path for path in paths if path is not None}
+
+
+def _check_positions(path: str, positions: BitMap64, record_count: int) -> None:
+    """Before anybody lists them: a few bytes may stand for any number of positions."""
+    if positions and positions.max() >= record_count:
+        raise BadRequest(f"Position {positions.max()} is deleted from {path}, which has {record_count} rows")
 
 
 def _is_of_rows(view: View, path: str) -> bool:
     return rows_range(path) is not None and path.startswith(str(view.layout.directory) + "/")
 
 
-async def _deleted(scene: Scene, progress: Progress, snapshot: AddedSnapshot, found: Incoming) -> dict[str, BitMap64]:
+async def _deleted(scene: Scene, progress: Progress, found: Incoming) -> dict[str, BitMap64]:
     """By the path of the data file. A deletion vector repeats what was deleted before."""
     positions = await incoming_deletes.positions(scene.objects, scene.check, found.added_deletes)
     by_value = [d for d in found.added_deletes if d.file.content == EQUALITY_DELETES]
@@ -195,6 +241,7 @@ async def _resolved(scene: Scene, progress: Progress, by_value: Sequence[AddedDe
         for spec_id, e in await _listed(scene, progress)
     ]
     fields = {f.id: f for f in scene.schema.fields}
+    apart = _apart(scene, by_value, candidates)
     wanted = [
         EqualityDelete(
             path=d.file.file_path,
@@ -208,7 +255,30 @@ async def _resolved(scene: Scene, progress: Progress, by_value: Sequence[AddedDe
         )
         for d in by_value
     ]
-    return await resolve(scene.objects, wanted, candidates)
+    found = await resolve(scene.objects, wanted, candidates)
+    if apart:
+        everywhere = [replace(d, spec_id=UNPARTITIONED.spec_id, partition=()) for d in wanted if d.partition]
+        for path, positions in (await resolve(scene.objects, everywhere, apart)).items():
+            found[path] = found.get(path, BitMap64()) | positions
+    return found
+
+
+def _apart(scene: Scene, by_value: Sequence[AddedDelete], candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Files that we list without their partition, since DuckDB keeps their rows in Postgres or does not tell it: rows
+    of the deletes' partitions may be in them, and those that have the deletes' values are, if these say the partition.
+    """
+    partitioned = [d for d in by_value if d.file.partition]
+    apart = [c for c in candidates if not c.partition]
+    if not partitioned or not apart:
+        return []
+    for delete in partitioned:
+        sources = {f.source_id for f in scene.terms.specs[delete.spec_id].fields}
+        if not sources <= set(delete.file.equality_ids or ()):
+            raise Unsupported(
+                f"Equality deletes {delete.file.file_path} are of one partition and do not say by which values: rows "
+                "of it may be in files that are listed without a partition"
+            )
+    return apart
 
 
 async def _listed(scene: Scene, progress: Progress) -> list[tuple[int, Entry]]:
@@ -230,8 +300,10 @@ async def _lake_files(scene: Scene, paths: set[str]) -> dict[str, LakeFile]:
 
 
 async def _added(scene: Scene, progress: Progress, snapshot: AddedSnapshot, found: Incoming) -> list[PlannedFile]:
-    """Only a snapshot that takes rows out of other files may have put their ids into new ones."""
-    keeps_ids = scene.format_version >= 3 and snapshot.summary["operation"] != APPEND
+    """Only a writer that takes rows out of other files puts their ids into new ones. If it then found none to take, its
+    snapshot says that it appends, but its entries count the ids, which are all NULL (H37)."""
+    counts_ids = any(ROW_ID in (added.file.value_counts or ()) for added in found.added)
+    keeps_ids = scene.format_version >= 3 and (counts_ids or snapshot.summary["operation"] != APPEND)
     if not keeps_ids and not scene.terms.name_mapping:
         progress.next_row_id += sum(added.file.record_count for added in found.added)
         return [planned(scene.terms, added, None) for added in found.added]
@@ -249,55 +321,58 @@ async def _added(scene: Scene, progress: Progress, snapshot: AddedSnapshot, foun
 
 async def _with_row_ids(scene: Scene, place: Location, first: int, planned_file: PlannedFile) -> PlannedFile:
     """A copy in which every row has an id. The first free one is what it is for as long as the plan holds."""
-    target = scene.directory / f"data/row-ids-{uuid4()}.parquet"
-    scene.litter.append(target)
+    target = scene.drawer.directory / f"data/row-ids-{uuid4()}.parquet"
+    scene.drawer.litter.append(target)
     size = await write_filled(scene.objects, place, first, target)
     file = planned_file.file
     return replace(planned_file, file=replace(file, path=str(target), size_bytes=size, takes=file.record_count))
 
 
 async def _deletes(
-    scene: Scene, found: Incoming, deleted: Mapping[str, BitMap64], lake: Mapping[str, LakeFile]
+    scene: Scene, progress: Progress, found: Incoming, deleted: Mapping[str, BitMap64], lake: Mapping[str, LakeFile]
 ) -> tuple[list[PlannedDeletes], list[int]]:
     """What is deleted from files that stay; and the ids of those of which nothing is left, which do not."""
-    view = scene.view
-    if view is None:
+    view, removed, lifted = scene.view, set(found.removed), _lifted(found)
+    touched = [(path, file) for path, file in sorted(lake.items()) if path in deleted and path not in removed]
+    if view is None or not touched:
         return [], []
-    staying = lake.keys() - set(found.removed)
-    lifted = {path for e in found.removed_deletes if (path := e.data_file.referenced_data_file) in staying and path}
-    touched = [lake[path] for path in sorted(deleted.keys() | lifted)]
     async with one_state(scene.pool) as conn:
-        ids = [file.id for file in touched]
-        dated_inlined = await file_deletes.dated_inlined_deletes(conn, view.metadata_schema, view.table.id, ids)
-    before = await each(lambda f: folding.dated(scene.objects, f, dated_inlined.get(f.id, [])), touched, READS_AT_ONCE)
-    planned_deletes: list[PlannedDeletes] = []
+        ids = [file.id for _, file in touched]
+        inlined_ones = await file_deletes.dated_inlined_deletes(conn, view.metadata_schema, view.table.id, ids)
     whole: list[int] = []
-    for path, file, dated in zip(sorted(deleted.keys() | lifted), touched, before, strict=True):
-        known, asked = BitMap64(dated.positions), deleted.get(path, BitMap64())
-        if asked and asked.max() >= file.record_count:
-            raise BadRequest(f"Position {asked.max()} is deleted from {path}, which has {file.record_count} rows")
+
+    async def one(item: tuple[str, LakeFile]) -> PlannedDeletes | None:
+        path, file = item
+        asked = deleted[path]
+        _check_positions(path, asked, file.record_count)
+        before = await folding.dated(scene.objects, file, inlined_ones.get(file.id, []))
+        known = BitMap64(before.positions)
         if path in lifted and known - asked:
             raise Unsupported(f"Rows that were deleted from {path} cannot come back by removing a delete file")
         if not (new := asked - known):
-            continue
+            return None
         if len(new) + len(known) == file.record_count:
             whole.append(file.id)
-        else:
-            planned_deletes.append(PlannedDeletes(file, dated, new))
-    return planned_deletes, whole
+            return None
+        return PlannedDeletes(file, await scene.drawer.prepare(file.path, before, new, progress.snapshot_id))
+
+    planned_deletes = await each(one, touched, READS_AT_ONCE)
+    return [p for p in planned_deletes if p is not None], sorted(whole)
 
 
-async def _rows(scene: Scene, path: str, positions: BitMap64 | None) -> list[tuple[int, int]]:
-    """Inlined rows of a file of ours that are there still: all, or those at these positions."""
+async def _rows(scene: Scene, found: Incoming, path: str, positions: BitMap64) -> list[tuple[int, int]]:
+    """Inlined rows of a file of ours that are there still: those at these positions, or all if the file goes."""
     view, span = scene.view, rows_range(path)
     if view is None or span is None:
         return []
     content = await scene.manifests.whole(path)
     keys = await asyncio.to_thread(side_file.read_keys, content)
-    if positions and positions.max() >= len(keys):
-        raise BadRequest(f"Position {positions.max()} is deleted from {path}, which has {len(keys)} rows")
-    chosen = keys if positions is None else [keys[i] for i in positions]
+    _check_positions(path, positions, len(keys))
     async with one_state(scene.pool) as conn:
         after, upto = span
         visible = await inlined.keys(conn, view.metadata_schema, view.inlined, after=after, upto=upto, at=scene.at)
-    return [key for key in chosen if key in visible]
+    if path in found.removed:
+        return [key for key in keys if key in visible]
+    if path in _lifted(found) and any(keys[i] not in visible and i not in positions for i in range(len(keys))):
+        raise Unsupported(f"Rows that were deleted from {path} cannot come back by removing a delete file")
+    return [keys[i] for i in positions if keys[i] in visible]

@@ -13,7 +13,7 @@ from mergus.annex.file_facts import Part
 from mergus.ducklake import partition_keys, stats
 from mergus.ducklake.data_changes import NewFile
 from mergus.ducklake.partitions import Key
-from mergus.errors import BadRequest
+from mergus.errors import BadRequest, Unsupported
 from mergus.iceberg.name_mapping import MappedField
 from mergus.iceberg.partition_spec import PartitionSpec, tuple_json
 from mergus.materialise import footers
@@ -37,6 +37,8 @@ class FileTerms:
     leaves: Mapping[int, str]
     columns: Mapping[int, str]
     keys: Mapping[int, Sequence[Key]]
+    # whether DuckDB would lose rows of a file that has no values for them
+    needs_texts: bool = False
     name_mapping: tuple[MappedField, ...] = ()
 
 
@@ -59,6 +61,11 @@ def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> P
     known = stats.column_stats(file, terms.leaves)
     keys = terms.keys.get(added.spec_id, ())
     texts = partition_keys.texts(spec, file.partition, keys, terms.columns) if keys else None
+    if texts is None and terms.needs_texts:
+        raise Unsupported(
+            f"Data file {file.file_path} has no bucket that DuckLake knows: the table is partitioned by buckets, by "
+            "which DuckDB would lose its rows. Write with the table's default partition spec"
+        )
     has_ids = columns is None or any(part.id is not None for part in columns)
     new = NewFile(
         path=file.file_path,

@@ -14,6 +14,7 @@ from typing import Final
 from mergus.catalog import commit_data
 from mergus.catalog.commit_data import DataStep, Progress, Scene
 from mergus.catalog.commit_files import FileTerms
+from mergus.catalog.delete_files import Drawer
 from mergus.catalog.lake import Lake
 from mergus.catalog.locations import TablePlaces
 from mergus.catalog.restore import RestoreStep, plan_restore
@@ -114,7 +115,7 @@ async def plan(
         schema=schema,
         columns=columns,
         columns_after=after,
-        arrangement=_arrangement(table, after, schema),
+        arrangement=_arrangement(table, after, schema) if update.schema is not None else None,
         keys=partition_keys.keys(update.default_spec_after(shown), _types(after)),
         steps=(),
     )
@@ -250,13 +251,14 @@ async def _steps(
         schema=made.schema,
         terms=_terms(made, shown),
         format_version=update.format_version,
-        directory=places.own[0],
-        litter=litter,
+        drawer=Drawer(lake.objects, places.own[0], litter),
     )
     main = None if table is None else table.reading.main
     listed = [] if main is None or table is None else await _manifests(shop, table, main)
     next_row_id = 0 if table is None else table.reading.next_row_id
-    progress = Progress(None if main is None else main.snapshot.iceberg_id, listed, next_row_id)
+    progress = Progress(
+        None if main is None else main.snapshot.iceberg_id, listed, next_row_id, await _next_snapshot(lake)
+    )
     steps: list[Step] = []
     for index, step in enumerate(update.main):
         following = update.main[index + 1] if index + 1 < len(update.main) else None
@@ -270,8 +272,13 @@ async def _steps(
                 "A commit that adds snapshots cannot move main to another as well; commit them one by one"
             )
         else:
-            steps.append(await plan_restore(lake, table, step))
+            steps.append(await plan_restore(lake, table, step, scene.drawer))
     return steps
+
+
+async def _next_snapshot(lake: Lake) -> int:
+    """Of the lake, if nobody else commits before."""
+    return (await (await lake.tables()).look()).snapshot_id + 1
 
 
 async def _manifests(shop: Workshop, table: Materialised, shown: Shown) -> list[ManifestFile]:
@@ -301,6 +308,7 @@ def _terms(made: Plan, shown: TableMetadata | None) -> FileTerms:
         leaves=made.leaf_types,
         columns=_types(made.columns_after),
         keys=dict.fromkeys(locals_of_default, keys),
+        needs_texts=partition_keys.needs_texts(keys),
         name_mapping=_name_mapping(update, shown),
     )
 

@@ -7,10 +7,9 @@ changes nothing that DuckLake knows of adds no snapshot, and raises the epoch in
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import orjson
-from pyroaring import BitMap64
 
 from mergus.annex import catalog as annex_catalog
 from mergus.annex import iceberg_tables as annex
@@ -18,28 +17,28 @@ from mergus.annex import tables as annex_tables
 from mergus.catalog.commit_data import DataStep
 from mergus.catalog.commit_files import PlannedFile
 from mergus.catalog.commit_plan import COMMENT, Plan
+from mergus.catalog.delete_files import Drawer
 from mergus.catalog.restore import RestoreStep
 from mergus.ducklake import alter, data_changes, inlined_restore, mappings, schemas, sort_expressions, tables
 from mergus.ducklake.changes import altered_table, inserted_into_table
 from mergus.ducklake.commit import Commit
-from mergus.ducklake.data_changes import DataChanges, NewDeletes, NewFile
+from mergus.ducklake.data_changes import DataChanges, NewFile
 from mergus.ducklake.files import DataFile as LakeFile
 from mergus.ducklake.sorts import Key as SortKey
 from mergus.ducklake.tables import Table
 from mergus.ducklake.told import KEY as TOLD
 from mergus.errors import NoSuchNamespace
+from mergus.faults import point
 from mergus.iceberg.metadata import MAIN, Ref
 from mergus.iceberg.ref_update import Statistics
 from mergus.iceberg.sort_order import UNSORTED, SortOrder
-from mergus.materialise import folding
-from mergus.materialise.deletes import DatedPositions
-from mergus.materialise.folding import Folded
+from mergus.materialise.at_once import each
 from mergus.materialise.layout import Layout
 from mergus.materialise.reading import FORMAT_VERSION, Place, schema_text
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
-_NONE_BEFORE: Final = DatedPositions((), ())
+PUTS_AT_ONCE: Final = 8
 
 
 @dataclass(slots=True)
@@ -66,8 +65,8 @@ class Writing:
         return self.table.id
 
     @property
-    def layout(self) -> Layout:
-        return Layout.of(self.place.root, self.table.uuid)
+    def drawer(self) -> Drawer:
+        return Drawer(self.objects, Layout.of(self.place.root, self.table.uuid).directory, self.litter)
 
 
 async def write(tx: Commit, objects: Objects, place: Place, plans: Sequence[Plan], litter: list[Location]) -> list[int]:
@@ -75,6 +74,7 @@ async def write(tx: Commit, objects: Objects, place: Place, plans: Sequence[Plan
     writings = [Writing(tx, objects, place, plan, await _table(tx, plan), litter) for plan in plans]
     for writing in writings:
         await _write_definition(writing)
+    point("commit.defined")
     for index in range(max((len(plan.steps) for plan in plans), default=0)):
         if index:
             await tx.advance()
@@ -85,6 +85,7 @@ async def write(tx: Commit, objects: Objects, place: Place, plans: Sequence[Plan
                 told[str(writing.table_id)] = step.told.json()
                 await (_write_data(writing, step) if isinstance(step, DataStep) else _restore(writing, step))
         tx.tell(TOLD, told)
+        point("commit.step")
     for writing in writings:
         await _write_refs(writing)
         update = writing.plan.update
@@ -210,18 +211,20 @@ async def _write_data(w: Writing, step: DataStep) -> None:
     changes = DataChanges(
         added=added,
         ended=[*step.ended, *(w.new.pop(path) for path in step.ended_paths)],
-        deletes=[await _deletes(w, d.file.id, d.file.path, d.before, d.new, d.replaces) for d in step.deletes],
+        deletes=await each(
+            lambda d: w.drawer.settle(d.prepared, d.file.id, d.replaces, w.tx.snapshot_id), step.deletes, PUTS_AT_ONCE
+        ),
         ended_rows=step.ended_rows,
         is_rewrite=step.is_rewrite,
     )
     ids = await _apply(w, changes)
     w.new |= zip((file.path for file in added), ids, strict=True)
     placed = zip(ids, step.added, strict=True)
-    await annex.place_files(tx.conn, ((i, w.spec_ids.get(p.spec_id, p.spec_id), p.partition) for i, p in placed))
+    if ids:
+        await annex.place_files(tx.conn, ((i, w.spec_ids.get(p.spec_id, p.spec_id), p.partition) for i, p in placed))
     deletes = [
-        await _deletes(w, w.new[path], path, _NONE_BEFORE, positions, ())
-        for path, positions in step.deletes_on_new.items()
-        if path in w.new
+        await w.drawer.settle(prepared, w.new[path], (), tx.snapshot_id)
+        for path, prepared in step.deletes_on_new.items()
     ]
     await _apply(w, DataChanges(deletes=deletes))
     if changes.is_empty:
@@ -246,9 +249,9 @@ async def _restore(w: Writing, step: RestoreStep) -> None:
     placed = [(i, file.placed) for i, (file, _) in zip(ids, step.again, strict=True) if file.placed is not None]
     await annex.place_files(tx.conn, ((i, spec_id, partition) for i, (spec_id, partition) in placed))
     deletes = [
-        await _deletes(w, i, file.path, _NONE_BEFORE, positions, ())
-        for i, (file, positions) in zip(ids, step.again, strict=True)
-        if positions
+        await w.drawer.settle(prepared, i, (), tx.snapshot_id)
+        for i, (_, prepared) in zip(ids, step.again, strict=True)
+        if prepared is not None
     ]
     await _apply(w, DataChanges(deletes=deletes))
     await inlined_restore.restore(tx, w.place.metadata_schema, w.table_id, step.to)
@@ -267,31 +270,6 @@ def _again(file: LakeFile) -> NewFile:
         mapping_id=file.mapping_id,
         has_row_ids=True,
         row_id_start=file.row_id_start,
-    )
-
-
-async def _deletes(
-    w: Writing,
-    file_id: int,
-    path: str,
-    before: DatedPositions,
-    new: BitMap64,
-    replaces: Sequence[int],
-) -> NewDeletes:
-    folded: Folded = folding.render(path, before or None, new, w.tx.snapshot_id)
-    # named by chance, not by content: DuckLake deletes it when another takes its place
-    location: Location = w.layout.directory / f"data/ducklake-deletes-{uuid4()}.parquet"
-    w.litter.append(location)
-    await w.objects.put(location, folded.data)
-    return NewDeletes(
-        data_file_id=file_id,
-        path=str(location),
-        delete_count=folded.count,
-        size_bytes=len(folded.data),
-        footer_size=folded.footer_size,
-        begin_snapshot=folded.begin,
-        partial_max=folded.partial_max,
-        replaces=replaces,
     )
 
 

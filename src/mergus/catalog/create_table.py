@@ -64,7 +64,7 @@ async def create_table(lake: Lake, ctx: RequestContext, namespace: Namespace, ne
     location = await _location(lake, uuid, new)
     change = _change(namespace, new, uuid, location)
     # everything that can be wrong with it is wrong now, and not when it is committed
-    places = await table_places.of_new(lake, uuid, location)
+    places = await table_places.among_others(lake, await table_places.of_new(lake, uuid, location), None)
     made = await plan(lake, change, None, None, places, [])
     table_places.check_properties(places, made.update.set_properties)
     async with lake.read() as conn:
@@ -106,7 +106,7 @@ async def _location(lake: Lake, uuid: UUID, new: NewTable) -> str:
     if new.location is None:
         return own
     places = await table_places.of_new(lake, uuid, own)
-    places.check_directory(new.location)
+    (await table_places.among_others(lake, places, None)).check_directory(new.location)
     return new.location.rstrip("/")
 
 

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from uuid import uuid4
 
 from mergus.access.context import RequestContext
 from mergus.annex import catalog
+from mergus.catalog import request_keys
 from mergus.catalog.paging import Fetch, PageRequest, PageTokens
 from mergus.catalog.served_tables import ServedTables
 from mergus.catalog.table_cache import TableCache
@@ -15,7 +17,8 @@ from mergus.ducklake import commit
 from mergus.ducklake.commit import Commit, CommitInfo
 from mergus.ducklake.connect import Conn, Pool, Watch, connection, open_pool
 from mergus.ducklake.metadata import check_served
-from mergus.errors import ServiceUnavailable
+from mergus.errors import CommitStateUnknown, InTheWay, ServiceUnavailable
+from mergus.faults import point
 from mergus.materialise.layout import root_beside
 from mergus.materialise.reading import Place
 from mergus.materialise.table import Materialiser
@@ -48,7 +51,7 @@ class Lake:
             async with self.read() as conn:
                 metadata = await check_served(conn, self.settings.metadata_schema)
             root = root_beside(metadata.location, self.settings.iceberg_path)
-            place = Place(self.settings.metadata_schema, root, self.settings.format_version)
+            place = Place(self.settings.metadata_schema, metadata.location, root, self.settings.format_version)
             materialiser = Materialiser(self.pool, self.objects, place)
             cache = TableCache(self.watch, self.settings.cached_tables)
             self._tables = ServedTables(self.pool, materialiser, cache, self.settings.history_patience)
@@ -58,20 +61,51 @@ class Lake:
         return connection(self.pool)
 
     @asynccontextmanager
-    async def hold_still(self) -> AsyncGenerator[Conn]:
+    async def hold_still(self, ctx: RequestContext) -> AsyncGenerator[Conn]:
         async with self._turn(), commit.hold_still(self.pool) as conn:
             yield conn
+            await self._seal(conn, ctx)
+        self._sealed(ctx)
 
     @asynccontextmanager
     async def commit(self, ctx: RequestContext) -> AsyncGenerator[Commit]:
+        marker = uuid4().hex
         info = CommitInfo(
             author=ctx.principal.name,
             message=ctx.operation,
-            extra={"request-id": ctx.request_id, "user-agent": (ctx.user_agent or "")[:USER_AGENT_KEPT]},
+            extra={
+                "request-id": ctx.request_id,
+                "user-agent": (ctx.user_agent or "")[:USER_AGENT_KEPT],
+                "commit": marker,
+            },
         )
-        async with self._turn(), commit.commit(self.pool, info) as tx:
-            yield tx
+        async with self._turn():
+            try:
+                async with commit.commit(self.pool, info) as tx:
+                    yield tx
+                    await self._seal(tx.conn, ctx)
+            except CommitStateUnknown as e:
+                await self._settle(marker, e)
+        self._sealed(ctx)
         COMMITS.labels(ctx.operation).inc()
+
+    async def _seal(self, conn: Conn, ctx: RequestContext) -> None:
+        point("commit.written")
+        await request_keys.seal(conn, ctx, self.settings.idempotency_seconds)
+        point("commit.sealed")
+
+    def _sealed(self, ctx: RequestContext) -> None:
+        point("commit.committed")
+        ctx.is_sealed = ctx.key is not None
+
+    async def _settle(self, marker: str, lost: CommitStateUnknown) -> None:
+        """The connection broke during COMMIT: returns if the commit is there after all."""
+        try:
+            made = await commit.was_made(self.pool, marker)
+        except ServiceUnavailable:
+            raise lost from lost.__cause__
+        if not made:
+            raise InTheWay("The connection to Postgres broke before the commit was made; try again") from lost
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None]:

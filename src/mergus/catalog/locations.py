@@ -5,11 +5,15 @@ told otherwise, and DuckLake's directory. Other places are allowed by setting. N
 two tables that share a file would lose it when one of them does not need it any more.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mergus.errors import BadRequest
 from mergus.storage.location import Location
+
+
+class OthersMatter(Exception):
+    """Whether a place may be used depends on where other tables have theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +30,12 @@ class Premises:
 
 @dataclass(frozen=True, slots=True)
 class TablePlaces:
-    """`own` are directories of the table; `others` those of all other tables, as far as they matter."""
+    """`own` are directories of the table, the first where all tables have theirs; `others` those of all other tables.
+    They are many, and mostly nobody asks for anything but the table's own: None while they are not known."""
 
     premises: Premises
     own: Sequence[Location]
-    others: Sequence[Location] = field(default=())
+    others: Sequence[Location] | None = None
 
     def check(self, text: str) -> Location:
         """The place that a client names for a file. Raises BadRequest."""
@@ -42,6 +47,8 @@ class TablePlaces:
                 f"{text} lies outside of the table's locations ({', '.join(map(str, self.own))}) and of what the "
                 "server allows (MERGUS_ALLOWED_LOCATIONS)"
             )
+        if self.others is None:
+            raise OthersMatter
         # all below the root belongs to some table
         if self.premises.root.contains(location) or any(place.contains(location) for place in self.others):
             raise BadRequest(f"{text} lies in the location of another table")
@@ -50,6 +57,8 @@ class TablePlaces:
     def check_directory(self, text: str) -> Location:
         """A directory in which the table is to have files: neither above nor below another's."""
         location = self.check(text)
+        if self.others is None:
+            raise OthersMatter
         around = (self.premises.data_path, self.premises.root, *self.others)
         if any(location.contains(place) for place in around):
             raise BadRequest(f"{text} cannot be a table's location: it holds other tables'")
@@ -65,9 +74,3 @@ def parse(text: str) -> Location:
 
 def allowed(setting: str) -> tuple[Location, ...]:
     return tuple(map(parse, setting.split()))
-
-
-def own(premises: Premises, directory: Location, given: Iterable[str]) -> list[Location]:
-    """The directories of a table: where all tables have theirs, DuckLake's, and those that clients chose, which were
-    looked at when they did."""
-    return [directory, *(parse(text) for text in given)]

@@ -7,6 +7,8 @@ A namespace *is there* if a schema has its name, or if a schema has a name below
 from dataclasses import dataclass
 from uuid import uuid4
 
+import orjson
+
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
 from mergus.annex import namespace_properties as properties
@@ -27,6 +29,14 @@ from mergus.iceberg.namespace import DEFAULT_SCHEMA, Namespace, check_creatable
 
 # Told by the server, derived from DuckLake's rows; a client may repeat it but not choose it.
 LOCATION = "location"
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedNamespace:
+    """As it is answered, like the next."""
+
+    namespace: list[str]
+    properties: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ async def list_namespaces(
 
 async def create_namespace(
     lake: Lake, ctx: RequestContext, levels: list[str], wanted: dict[str, str]
-) -> dict[str, str]:
+) -> CreatedNamespace:
     namespace = check_creatable(levels)
     await authorise(ctx, namespace)
     async with lake.commit(ctx) as tx:
@@ -72,7 +82,9 @@ async def create_namespace(
         assert created is not None  # noqa: S101  (inserted above, in this transaction)
         stored = _without_location(wanted, created)
         await properties.update(tx.conn, schema_id, stored)
-    return {**stored, LOCATION: created.location}
+        answer = CreatedNamespace(levels, {**stored, LOCATION: created.location})
+        ctx.content = orjson.dumps(answer)
+    return answer
 
 
 async def load_namespace(lake: Lake, ctx: RequestContext, namespace: Namespace) -> dict[str, str]:
@@ -111,7 +123,7 @@ async def update_properties(
     await authorise(ctx, namespace)
     if both := sorted(updates.keys() & set(removals)):
         raise UnprocessableEntity(f"Properties to be both set and removed: {', '.join(both)}")
-    async with lake.hold_still() as conn:
+    async with lake.hold_still(ctx) as conn:
         schema = await find_namespace(conn, namespace)
         if schema is None:
             raise NoSuchNamespace(
@@ -120,11 +132,13 @@ async def update_properties(
         await properties.update(conn, schema.schema_id, _without_location(updates, schema))
         wanted = list(dict.fromkeys(removals))
         removed = await properties.remove(conn, schema.schema_id, wanted)
-    return PropertiesUpdate(
-        updated=list(updates),
-        removed=[k for k in wanted if k in removed],
-        missing=[k for k in wanted if k not in removed],
-    )
+        answer = PropertiesUpdate(
+            updated=list(updates),
+            removed=[k for k in wanted if k in removed],
+            missing=[k for k in wanted if k not in removed],
+        )
+        ctx.content = orjson.dumps(answer)
+    return answer
 
 
 def _without_location(wanted: dict[str, str], schema: Schema) -> dict[str, str]:

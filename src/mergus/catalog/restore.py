@@ -8,8 +8,7 @@ anew without those deletes. Time travel to what lies between shows it as it was.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyroaring import BitMap64
-
+from mergus.catalog.delete_files import NONE_BEFORE, Drawer, Prepared
 from mergus.catalog.lake import Lake
 from mergus.ducklake import files
 from mergus.ducklake.connect import one_state
@@ -29,11 +28,11 @@ class RestoreStep:
 
     told: Restored
     ended: Sequence[int]
-    again: Sequence[tuple[LakeFile, BitMap64]]
+    again: Sequence[tuple[LakeFile, Prepared | None]]
     to: int
 
 
-async def plan_restore(lake: Lake, table: Materialised, snapshot_id: int | None) -> RestoreStep:
+async def plan_restore(lake: Lake, table: Materialised, snapshot_id: int | None, drawer: Drawer) -> RestoreStep:
     """To a snapshot by the id that clients know, or to none at all."""
     reading = table.reading
     view, head = reading.view, reading.head.snapshot_id
@@ -49,7 +48,7 @@ async def plan_restore(lake: Lake, table: Materialised, snapshot_id: int | None)
     touched = {f.id: f for f in changes.touched}
     deleted = (await lake.tables()).materialiser.shop.deleted
     ended = [f.id for f in changes.added]
-    again: list[tuple[LakeFile, BitMap64]] = []
+    again: list[tuple[LakeFile, Prepared | None]] = []
     for file in before:
         positions = await deleted.of(file, to)
         now = touched.get(file.id)
@@ -57,5 +56,6 @@ async def plan_restore(lake: Lake, table: Materialised, snapshot_id: int | None)
             if await deleted.of(now, head) == positions:
                 continue
             ended.append(file.id)
-        again.append((file, positions))
+        prepared = await drawer.prepare(file.path, NONE_BEFORE, positions, head + 1) if positions else None
+        again.append((file, prepared))
     return RestoreStep(Restored(None if target is None else target.id), ended, again, to)

@@ -25,6 +25,7 @@ What must hold, and why:
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
@@ -38,6 +39,7 @@ from mergus.ducklake.changes import SCHEMAS_ALONE, Change, changes_made
 from mergus.ducklake.connect import Conn, Pool, connection
 from mergus.ducklake.metadata import SUPPORTED_VERSION
 from mergus.errors import CommitStateUnknown, ServiceUnavailable
+from mergus.metrics import COMMIT_STAGES
 
 LOCK: Final = "LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE"
 
@@ -73,6 +75,14 @@ INSERT_CHANGES: Final = """
     VALUES (%(snapshot_id)s, %(changes_made)s, %(author)s, %(message)s, %(extra_info)s)
 """
 
+
+# Among the last so many snapshots.
+FIND_MARKER: Final = """
+    SELECT FROM (SELECT commit_extra_info AS told FROM ducklake_snapshot_changes
+                 ORDER BY snapshot_id DESC LIMIT %(last)s) AS made
+    WHERE strpos(told, %(marker)s) > 0
+"""
+LOOKED_AT: Final = 10_000
 
 # DuckDB waits 50 to 100 ms before its first new try, and up to 225 ms before its third.
 GIVE_WAY_SECONDS = 0.25
@@ -179,6 +189,7 @@ async def commit(pool: Pool, info: CommitInfo) -> AsyncGenerator[Commit]:
         try:
             async with AsyncExitStack() as transaction:
                 tx = Commit(conn, await _begin(conn, transaction), info)
+                locked = time.perf_counter()
                 yield tx
                 await tx.advance()
                 written = True
@@ -186,6 +197,15 @@ async def commit(pool: Pool, info: CommitInfo) -> AsyncGenerator[Commit]:
             if written and conn.broken:
                 raise CommitStateUnknown("The connection to Postgres broke during the commit") from e
             raise
+        COMMIT_STAGES.labels("locked").observe(time.perf_counter() - locked)
+
+
+async def was_made(pool: Pool, marker: str) -> bool:
+    """Whether a commit is in the lake whose extra info has this text. Waits for the lock: who began the commit holds it
+    until that is made or gone."""
+    async with connection(pool) as conn, conn.transaction():
+        await _lock(conn)
+        return (await conn.execute(FIND_MARKER, {"marker": marker, "last": LOOKED_AT})).rowcount > 0
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from mergus.config import Settings, hide_password
-from mergus.errors import ServiceUnavailable, SetupError, TableGone
+from mergus.errors import InTheWay, ServiceUnavailable, SetupError, TableGone
 
 Conn = AsyncConnection[tuple[Any, ...]]
 Pool = AsyncConnectionPool[Conn]
@@ -104,6 +104,8 @@ async def meaningful() -> AsyncGenerator[None]:
     except psycopg.Error as e:
         if isinstance(e, errors.UndefinedTable):
             raise TableGone("The lake is not set up, or the server's role may not see it; run `mergus init`") from e
+        if isinstance(e, (errors.DeadlockDetected, errors.SerializationFailure)):
+            raise InTheWay("Another writer was in the way; try again") from e
         for kinds, words in _MEANINGS:
             if isinstance(e, kinds):
                 raise ServiceUnavailable(words) from e
@@ -177,7 +179,6 @@ async def one_state(pool: Pool) -> AsyncGenerator[Conn]:
 _MEANINGS: tuple[tuple[tuple[type[psycopg.Error], ...], str], ...] = (
     ((PoolTimeout, PoolClosed, TooManyRequests), "No connection to Postgres could be had in time"),
     ((errors.QueryCanceled,), "Postgres took too long and was interrupted"),
-    ((errors.DeadlockDetected, errors.SerializationFailure), "Another writer was in the way; try again"),
     ((errors.IdleInTransactionSessionTimeout,), "The server was held up and lost its turn; try again"),
     ((psycopg.OperationalError,), "Postgres does not answer"),
     ((errors.ReadOnlySqlTransaction,), "Postgres takes no writes: it is read-only, or a standby"),

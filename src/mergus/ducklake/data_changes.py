@@ -15,6 +15,8 @@ What must hold, and why:
   file as well: a position in both would bring deleted rows back.
 - Whatever ends or deletes is called both `deleted_from_table` and `inlined_delete`. With the first alone, the inlined
   delete of a DuckDB session that began before would be lost without an error (H32).
+- A delete file that takes over older deletes is `inserted_into_table` as well. DuckDB looks for deletes of the same
+  file among those whose row began since: it would not find this one, and its own would take its place (H32).
 """
 
 from collections import Counter
@@ -241,6 +243,8 @@ async def _delete(tx: Commit, schema: str, table_id: int, paths: TablePaths, del
     rows = zip(tx.next_file_ids(len(deletes)), deletes, strict=True)
     await _copy(tx, COPY_DELETE_FILES, (_delete_row(i, table_id, paths, d) for i, d in rows))
     tx.record(deleted_from_table(table_id), inlined_delete(table_id))
+    if any(d.begin_snapshot < tx.snapshot_id for d in deletes):
+        tx.record(inserted_into_table(table_id))
 
 
 def _scheduled(delete_file_id: int, path: str, paths: TablePaths) -> dict[str, Any]:

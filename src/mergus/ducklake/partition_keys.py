@@ -1,16 +1,19 @@
 """Iceberg's partition specs as DuckLake's keys, as far as DuckLake has them, and a file's tuple as DuckLake's texts.
 
-DuckLake partitions by identity, by buckets, and by calendar parts of which each goes with all coarser ones: a day of
-Iceberg's is a year, a month and a day. It has neither `truncate` nor `void`, and no key within a struct. Where it
-hashes or prints a value otherwise than Iceberg (`partitions`), there is no key; and a file whose values have no certain
-text is to DuckLake a file without partition, which is always true.
+DuckLake partitions by identity, and by calendar parts of which each goes with all coarser ones: a day of Iceberg's is a
+year, a month and a day. It has neither `truncate` nor `void`, and no key within a struct. A file whose values have no
+certain text is to DuckLake a file without partition, which is true of any.
+
+But not beside a bucket. DuckDB 1.5.5 skips files by the bucket of a key in force now, and takes a file that was written
+under another partitioning for one without such rows: it loses them. So a bucket of Iceberg's never becomes a key, and
+to a table that a DuckDB session has partitioned so, no file comes without its bucket (`needs_texts`).
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Final
 
-from mergus.ducklake.partitions import HASHED_ALIKE, Key
+from mergus.ducklake.partitions import Key
 from mergus.iceberg import values
 from mergus.iceberg.manifest import PartitionValue
 from mergus.iceberg.partition_spec import CALENDAR, PartitionSpec
@@ -34,9 +37,12 @@ def keys(spec: PartitionSpec, types: Mapping[int, str]) -> list[Key]:
             found += [Key(field.source_id, part) for part in parts]
         elif field.transform == "identity" and kind not in _WITHOUT_TEXT:
             found.append(Key(field.source_id, "identity"))
-        elif field.transform.startswith("bucket[") and any(kind in alike for alike in HASHED_ALIKE):
-            found.append(Key(field.source_id, field.transform.replace("[", "(").replace("]", ")")))
     return list(dict.fromkeys(found))
+
+
+def needs_texts(keys: Sequence[Key]) -> bool:
+    """Whether DuckDB would lose rows of a file that has no values for these keys."""
+    return any(key.transform.startswith("bucket(") for key in keys)
 
 
 def texts(

@@ -61,7 +61,7 @@ _ELSEWHERE: Final = 2**18
 _TEXTS: Final = frozenset({"varchar", "json"})
 _FLOATS: Final = frozenset({"float32", "float64"})
 # Types that DuckDB hashes as Iceberg does; those of one set alike, so that a column may have been several of them.
-HASHED_ALIKE: Final = (
+_HASHED_ALIKE: Final = (
     frozenset({"int8", "int16", "int32", "int64"}),
     _TEXTS,
     frozenset({"date"}),
@@ -119,7 +119,7 @@ class _Source:
         if not can_transform(name, iceberg_primitive(self.type)):
             return None
         if bucket:
-            return name if any(self.types <= alike for alike in HASHED_ALIKE) else None
+            return name if any(self.types <= alike for alike in _HASHED_ALIKE) else None
         if transform == "identity":
             # the text of a blob is that of other blobs as well; and DuckDB's Iceberg reader scrambles a uuid
             return name if self.type not in {"blob", "uuid"} and self._texts_are_its_own else None

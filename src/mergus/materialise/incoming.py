@@ -124,7 +124,10 @@ async def difference(
     known = await each(manifests.read, [file for file in before if file.manifest_path not in theirs], READS_AT_ONCE)
     live = {_key(e.data_file): e for entries in known for e in entries if e.status != DELETED}
     found = await each(opened, new, READS_AT_ONCE)
-    return await asyncio.to_thread(_compared, live, found, listed, snapshot_id, specs, check)
+    # what a client says of a manifest of ours is no news
+    kept = {file.manifest_path: file for file in before}
+    whole = [kept.get(file.manifest_path, file) for file in listed]
+    return await asyncio.to_thread(_compared, live, found, whole, snapshot_id, specs, check)
 
 
 def _key(file: DataFile) -> Key:

@@ -92,6 +92,7 @@ class Place:
     """Where the lake is, and how its tables are shown if nothing else is said."""
 
     metadata_schema: str
+    data_path: Location
     root: Location
     format_version: int
 

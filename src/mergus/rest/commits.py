@@ -78,7 +78,7 @@ async def create_table(
         )
     except ValueError as e:
         raise BadRequest(f"The table cannot be created: {e}") from None
-    return await _sent(request, await create(lake, ctx, namespace, new, stage=body.stage is True))
+    return await sent(request, await create(lake, ctx, namespace, new, stage=body.stage is True))
 
 
 async def update_table(
@@ -91,7 +91,7 @@ async def update_table(
 ) -> Response:
     if body.identifier is not None and body.identifier.parts != (namespace, table):
         raise BadRequest("The identifier in the body is not that of the path")
-    return await _sent(request, await commit.commit_table(lake, ctx, _change(namespace, table, body)))
+    return await sent(request, await commit.commit_table(lake, ctx, _change(namespace, table, body)))
 
 
 async def commit_transaction(lake: PrefixLake, ctx: Context, body: CommitTransactionRequest) -> Response:
@@ -127,10 +127,11 @@ def _change(namespace: Namespace, table: str, body: CommitTableRequest) -> Chang
         raise BadRequest(f"The commit makes no sense: {e}") from None
 
 
-async def _sent(request: Request, body: Body) -> Response:
+async def sent(request: Request, body: Body) -> Response:
     """As LoadTable would send it. Who commits is not asked what it has."""
+    request.state.context.content = body.plain.data
     headers = {name: value for name, value in request.scope["headers"] if name != IF_NONE_MATCH}
-    status, sent, data = await answer_with(body, headers)
+    status, chosen, data = await answer_with(body, headers)
     response = Response(data, status)
-    response.raw_headers = sent
+    response.raw_headers = chosen
     return response

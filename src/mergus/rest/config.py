@@ -12,5 +12,10 @@ async def get_config(
     request: Request, lake: AnyLake, ctx: Context, warehouse: Annotated[str | None, Query()] = None
 ) -> Response:
     defaults, overrides = await load_config(lake, ctx, warehouse)
-    endpoints = request.app.state.endpoints
-    return json_response({"defaults": defaults, "overrides": overrides, "endpoints": endpoints})
+    answer = {
+        "defaults": defaults,
+        "overrides": overrides,
+        "endpoints": request.app.state.endpoints,
+        "idempotency-key-lifetime": f"PT{lake.settings.idempotency_seconds}S",
+    }
+    return json_response(answer)

@@ -37,8 +37,7 @@ async def list_namespaces(lake: PrefixLake, ctx: Context, parent: ParentNamespac
 
 
 async def create_namespace(lake: PrefixLake, ctx: Context, body: CreateNamespaceRequest) -> Response:
-    properties = await namespaces.create_namespace(lake, ctx, body.namespace, body.properties or {})
-    return json_response({"namespace": body.namespace, "properties": properties})
+    return json_response(await namespaces.create_namespace(lake, ctx, body.namespace, body.properties or {}))
 
 
 async def load_namespace(lake: PrefixLake, ctx: Context, namespace: PathNamespace) -> Response:
@@ -59,5 +58,6 @@ async def drop_namespace(lake: PrefixLake, ctx: Context, namespace: PathNamespac
 async def update_properties(
     lake: PrefixLake, ctx: Context, namespace: PathNamespace, body: UpdatePropertiesRequest
 ) -> Response:
-    done = await namespaces.update_properties(lake, ctx, namespace, body.updates or {}, body.removals or [])
-    return json_response({"updated": done.updated, "removed": done.removed, "missing": done.missing})
+    return json_response(
+        await namespaces.update_properties(lake, ctx, namespace, body.updates or {}, body.removals or [])
+    )

@@ -8,7 +8,10 @@ from fastapi.routing import APIRoute
 
 from mergus.access.context import ANONYMOUS, RequestContext
 from mergus.rest.boundary import OPERATION, REQUEST_ID
+from mergus.rest.keyed import handle_once
 from mergus.rest.operations import OPERATIONS
+
+_SUCCESS = {operation.name: operation.success for operation in OPERATIONS}
 
 
 class OperationRoute(APIRoute):
@@ -17,6 +20,7 @@ class OperationRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         name = self.name
+        success = _SUCCESS.get(name)
 
         async def handle(request: Request) -> Response:
             request.scope[OPERATION] = name
@@ -26,7 +30,10 @@ class OperationRoute(APIRoute):
                 principal=ANONYMOUS,
                 user_agent=request.headers.get("user-agent"),
             )
-            response = await handler(request)
+            if success is None:
+                response = await handler(request)
+            else:
+                response = await handle_once(request, context, success, handler)
             if not context.authorised:
                 raise RuntimeError(f"operation {name} answered without being authorised")
             return response

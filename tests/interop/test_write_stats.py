@@ -1,0 +1,92 @@
+"""What the catalog says of a table after others have written it: bounds, counts, row ids and its own counters."""
+
+from tests.support.sharing import Sharing, done
+from tests.support.writers import rows
+
+TEN = "INSERT INTO t SELECT range, 'd' FROM range(40)"
+
+
+def test_h26_an_appended_value_beyond_all_bounds_is_found(sharing: Sharing) -> None:
+    with sharing.table(TEN) as t:
+        t.append(1000, -5)
+        t.shows([*range(40), 1000, -5])
+        # the next insert merges its own bounds into those that we left
+        t.tell("INSERT INTO t VALUES (3, 'x')")
+        t.shows([*range(40), 1000, -5, 3])
+        t.tell("INSERT INTO t SELECT 5, 'x' FROM range(20)")
+        t.shows([*range(40), 1000, -5, 3, *[5] * 20])
+
+
+def test_h26_the_first_rows_of_a_table_are_others(sharing: Sharing) -> None:
+    with sharing.table() as t:
+        t.append(1000)
+        t.shows([1000], gone=[3])
+        t.tell("INSERT INTO t VALUES (3, 'x')")
+        t.shows([3, 1000])
+
+
+def test_h26_a_file_without_statistics_hides_nothing(sharing: Sharing) -> None:
+    with sharing.table(TEN) as t:
+        raw = t.raw()
+        assert raw.commit("append", add=[raw.data_file(rows(1000), stats=False)]).status_code == 200
+        t.shows([*range(40), 1000])
+        # bounds that are unknown must not be seeded by the rows that come next
+        t.tell("INSERT INTO t VALUES (3, 'x')", "INSERT INTO t VALUES (4, 'x')")
+        t.shows([*range(40), 1000, 3, 4])
+
+
+def test_h27_a_warm_session_gives_no_row_id_twice(sharing: Sharing) -> None:
+    with sharing.table(TEN) as t:
+        t.append(*range(100, 110))
+        t.tell("INSERT INTO t VALUES (200, 'x'), (201, 'y')")
+        t.shows([*range(40), *range(100, 110), 200, 201])
+        t.append(300)
+        t.tell("INSERT INTO t SELECT range, 'z' FROM range(400, 420)")
+        t.shows([*range(40), *range(100, 110), 200, 201, 300, *range(400, 420)])
+
+
+def test_h37_a_row_without_an_id_gets_one(sharing: Sharing) -> None:
+    """A writer that moves rows puts their ids into the file, and NULL for those that are new."""
+    with sharing.table(TEN) as t:
+        before = t.row_ids()
+        raw = t.raw()
+        if sharing.format_version < 3:
+            moved = raw.data_file(rows(*range(40), 77))
+        else:
+            moved = raw.data_file(rows(*range(40), 77), row_ids=[*(before[i] for i in range(40)), None])
+        done(raw.commit("overwrite", remove=raw.paths(), add=[moved]))
+        t.shows([*range(40), 77])
+        if sharing.format_version >= 3:
+            after = t.row_ids()
+            assert {i: after[i] for i in range(40)} == before
+        t.tell("INSERT INTO t VALUES (78, 'x')")
+        t.shows([*range(40), 77, 78])
+        # an insert alone, by a writer of row deltas
+        added = raw.data_file(rows(80, 81), row_ids=[None, None] if sharing.format_version >= 3 else None)
+        done(raw.refresh().commit("append", add=[added]))
+        t.shows([*range(40), 77, 78, 80, 81])
+
+
+def test_h39_counts_are_exact_after_every_kind_of_write(sharing: Sharing) -> None:
+    with sharing.table(TEN, "INSERT INTO t VALUES (50, 'in')", "DELETE FROM t WHERE i = 3") as t:
+        left = {*range(40), 50} - {3}
+        t.shows(left, gone=[3])
+        t.append(60, 61, 62)
+        left |= {60, 61, 62}
+        t.shows(left, gone=[3])
+        t.delete(4, 50, 61)
+        left -= {4, 50, 61}
+        t.shows(left, gone=[3, 4, 50, 61])
+        t.tell("DELETE FROM t WHERE i = 5", "INSERT INTO t VALUES (70, 'in')")
+        left = left - {5} | {70}
+        t.shows(left, gone=[3, 4, 5])
+        # nothing is left of a file
+        t.delete(60, 62)
+        left -= {60, 62}
+        t.shows(left, gone=[60, 61, 62])
+        t.tell("CALL ducklake_flush_inlined_data('lake', schema_name => '{schema}', table_name => 't')")
+        t.shows(left, gone=[3, 4, 5])
+        t.overwrite(90)
+        t.shows([90], gone=[1, 70])
+        t.tell("INSERT INTO t VALUES (91, 'in')")
+        t.shows([90, 91])
