@@ -16,7 +16,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 
 from mergus.config import Settings
 from mergus.ducklake.session import attach
@@ -177,7 +177,7 @@ class IcebergWriter(Writer):
     def _do(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except CommitFailedException as e:
+        except (CommitFailedException, ValidationException) as e:
             raise Conflict(str(e)) from e
 
 

@@ -152,15 +152,44 @@ def test_a_requirement_of_main_fails_after_a_commit_of_duckdb(
     table.append(1)
     asked = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": table.current}
     updates = table.append_updates([table.file(10)], new_snapshot_id())
+    overwrite = [{**u, "snapshot": {**u["snapshot"], "summary": {"operation": "overwrite"}}} for u in updates[:1]]
+    overwrite += updates[1:]
     db.execute("INSERT INTO overtaken.t VALUES (7, 'seven')")
     before = everything(lake)
-    assert error_of(table.send(updates, [asked])) == (409, FAILED)
+    assert error_of(table.send(overwrite, [asked])) == (409, FAILED)
     # even one that does not ask: its snapshot follows another
+    assert error_of(table.send(overwrite)) == (409, FAILED)
     assert error_of(table.send(updates)) == (409, FAILED)
-    assert everything(lake) == before
+    # an append to a table that looks different by now
+    db.execute("ALTER TABLE overtaken.t ADD COLUMN later INTEGER; INSERT INTO overtaken.t VALUES (8, 'eight', 8)")
     table.load()
-    table.append(10)
-    assert in_duckdb(lake, db, "overtaken") == [*rows(1), (7, "seven"), *rows(10)]
+    altered = everything(lake)
+    assert error_of(table.send(updates, [asked])) == (409, FAILED)
+    assert everything(lake) == altered
+    assert before != altered
+
+
+def test_an_append_holds_whatever_was_committed_since(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
+    """A client would only send it again; against a session that commits all the time, for ever."""
+    table = new_table(server, bucket, "moved")
+    table.append(1)
+    asked = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": table.current}
+    snapshot_id = new_snapshot_id()
+    updates = table.append_updates([table.file(10)], snapshot_id)
+    db.execute("INSERT INTO moved.t VALUES (7, 'seven'); DELETE FROM moved.t WHERE i = 1")
+    answer = table.send(updates, [asked])
+    assert answer.status_code == 200, answer.text
+    metadata = answer.json()["metadata"]
+    newest = metadata["snapshots"][-1]
+    assert (metadata["current-snapshot-id"], newest["snapshot-id"]) == (snapshot_id, snapshot_id)
+    # its parent is what it follows
+    assert newest["parent-snapshot-id"] == metadata["snapshots"][-2]["snapshot-id"] != asked["snapshot-id"]
+    assert in_duckdb(lake, db, "moved") == [*[row for row in rows(1) if row[0] != 1], (7, "seven"), *rows(10)]
+    # sent again, it is there already
+    assert table.send(updates, [asked]).status_code == 200
+    assert in_duckdb(lake, db, "moved") == [*[row for row in rows(1) if row[0] != 1], (7, "seven"), *rows(10)]
 
 
 @pytest.mark.parametrize(

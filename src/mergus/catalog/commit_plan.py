@@ -17,6 +17,7 @@ from mergus.catalog.commit_files import FileTerms
 from mergus.catalog.delete_files import Drawer
 from mergus.catalog.lake import Lake
 from mergus.catalog.locations import TablePlaces
+from mergus.catalog.rebase import rebased
 from mergus.catalog.restore import RestoreStep, plan_restore
 from mergus.ducklake import column_changes, partition_keys
 from mergus.ducklake.column_changes import ColumnChanges, ColumnRow
@@ -102,6 +103,12 @@ async def plan(
 
     Raises CommitFailed if a requirement does not hold.
     """
+    base = None if table is None else table.reading.main
+    if table is not None and shown is not None:
+        moved = rebased(change.requirements, change.updates, table, shown)
+        if moved is not None:
+            change = replace(change, requirements=moved.requirements, updates=moved.updates)
+            base = moved.base
     requirements.check(change.requirements, shown)
     update = table_update.apply(shown, change.updates, format_version=lake.settings.format_version)
     had = Columns(()) if table is None else table.reading.view.columns
@@ -119,10 +126,10 @@ async def plan(
         keys=partition_keys.keys(update.default_spec_after(shown), _types(after)),
         steps=(),
     )
-    steps = await _steps(lake, made, shown, places, litter)
+    steps = await _steps(lake, made, shown, base, places, litter)
     if wider := {i for step in steps if isinstance(step, DataStep) for i in step.out_of_range}:
         made = _with_wider(made, had, wider)
-        steps = await _steps(lake, made, shown, places, litter)
+        steps = await _steps(lake, made, shown, base, places, litter)
     return replace(made, steps=steps)
 
 
@@ -234,8 +241,14 @@ def _with_wider(made: Plan, had: Columns, wider: set[int]) -> Plan:
 
 
 async def _steps(
-    lake: Lake, made: Plan, shown: TableMetadata | None, places: TablePlaces, litter: list[Location]
+    lake: Lake,
+    made: Plan,
+    shown: TableMetadata | None,
+    base: Shown | None,
+    places: TablePlaces,
+    litter: list[Location],
 ) -> list[Step]:
+    """`base` is the snapshot whose manifests the client has built on."""
     update, table = made.update, made.table
     if not update.main:
         return []
@@ -254,7 +267,7 @@ async def _steps(
         drawer=Drawer(lake.objects, places.own[0], litter),
     )
     main = None if table is None else table.reading.main
-    listed = [] if main is None or table is None else await _manifests(shop, table, main)
+    listed = [] if base is None or table is None else await _manifests(shop, table, base)
     next_row_id = 0 if table is None else table.reading.next_row_id
     progress = Progress(
         None if main is None else main.snapshot.iceberg_id, listed, next_row_id, await _next_snapshot(lake)
