@@ -110,23 +110,27 @@ async def _commit(lake: Lake, ctx: RequestContext, changes: Sequence[Change]) ->
             log.info("a table changed while a commit to it was planned; planned again")
         except InTheWay as e:
             log.info("a commit is tried again: %s", e.message)
-    async with _cleared(lake) as litter, lake.commit(ctx) as tx:
-        planned = [await _plan(lake, change, litter) for change in changes]
-        if (done := _done(planned)) is not None:
-            ctx.table_id = next(iter(done), None)
-            return done
-        return await _write(tx, ctx, lake, planned, litter)
+    try:
+        async with _cleared(lake) as litter, lake.commit(ctx) as tx:
+            planned = [await _plan(lake, change, litter) for change in changes]
+            if (done := _done(planned)) is not None:
+                ctx.table_id = next(iter(done), None)
+                return done
+            return await _write(tx, ctx, lake, planned, litter)
+    except _Moved:
+        raise CommitFailed("The table changes faster than a commit to it can be planned; try again") from None
 
 
 @asynccontextmanager
 async def _cleared(lake: Lake) -> AsyncGenerator[list[Location]]:
-    """For what is written to storage on the way: nobody needs it if the commit is not made."""
+    """For what is written to storage on the way: nobody needs it if the commit is not made. Who is cancelled does not
+    know whether it was."""
     litter: list[Location] = []
     try:
         yield litter
     except CommitStateUnknown:
         raise
-    except BaseException:
+    except Exception:
         for location in litter:
             with suppress(ApiError):
                 await lake.objects.delete(location)

@@ -23,7 +23,7 @@ from mergus.ducklake import column_changes, partition_keys
 from mergus.ducklake.column_changes import ColumnChanges, ColumnRow
 from mergus.ducklake.columns import Column, Columns, Comment, Span, Unrepresentable
 from mergus.ducklake.partitions import Key
-from mergus.errors import BadRequest, Unsupported
+from mergus.errors import BadRequest, CommitFailed, Unsupported
 from mergus.iceberg import requirements, table_update
 from mergus.iceberg.arrangement import arranged
 from mergus.iceberg.manifest_list import ManifestFile
@@ -295,7 +295,10 @@ async def _next_snapshot(lake: Lake) -> int:
 
 
 async def _manifests(shop: Workshop, table: Materialised, shown: Shown) -> list[ManifestFile]:
-    return await shop.manifests.read_list(table.chains[shown.snapshot.id].manifest_list)
+    chain = table.chain_of(shown)
+    if chain is None:
+        raise CommitFailed("The table's snapshot is not on storage yet; try again")
+    return await shop.manifests.read_list(chain.manifest_list)
 
 
 def _terms(made: Plan, shown: TableMetadata | None) -> FileTerms:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import orjson
 
+from mergus.annex.chains import Chain
 from mergus.ducklake.told import Committed
 from mergus.iceberg import metadata
 from mergus.iceberg.metadata import COUNTED, MAIN, Ref, Snapshot, TableMetadata, snapshot_json
@@ -23,7 +24,7 @@ def describe(table: Materialised) -> TableMetadata:
     """Without the log of earlier metadata files, which only whoever writes the next one knows."""
     reading, view = table.reading, table.reading.view
     listed, kept = table.listed, reading.kept
-    used = {i for shown in listed for i in table.chains[shown.snapshot.id].counts["specs"]}
+    used = {i for shown in listed if (chain := table.chain_of(shown)) for i in chain.counts["specs"]}
     orders = reading.sorts.orders(view.columns, reading.schema, kept.orders)
     ids = {shown.snapshot.id: shown.snapshot.iceberg_id for shown in listed}
     current = reading.main.snapshot.iceberg_id if reading.main and reading.main.snapshot.id in ids else None
@@ -117,8 +118,9 @@ def _schemas(table: Materialised) -> dict[int, Schema]:
 def _log(table: Materialised) -> list[tuple[int, int]]:
     """What main was when."""
     found: list[tuple[int, int]] = []
+    listed = {shown.snapshot.id for shown in table.listed}
     for at, main in table.reading.mains:
-        if main is not None and main.snapshot.id in table.chains:
+        if main is not None and main.snapshot.id in listed:
             found.append((at.timestamp_ms, main.snapshot.iceberg_id))
     return found
 
@@ -143,18 +145,26 @@ def _increasing(log: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _rendered(table: Materialised, shown: Shown) -> dict[str, Any]:
     """Most of a history is the same as the last time."""
-    snapshot_id, chain = shown.snapshot.id, table.chains[shown.snapshot.id]
+    snapshot_id, chain = shown.snapshot.id, _chain(table, shown)
     parent_id = shown.parent.iceberg_id if shown.parent else None
     key = (shown.snapshot, chain.manifest_list, parent_id, table.schema_id(shown))
     known = table.rendered.get(snapshot_id)
     if known is None or known[0] != key:
-        json = snapshot_json(_snapshot(table, shown), table.reading.view.format_version)
+        json = snapshot_json(_snapshot(table, shown, chain), table.reading.view.format_version)
         known = table.rendered[snapshot_id] = (key, json)
     return known[1]
 
 
-def _snapshot(table: Materialised, shown: Shown) -> Snapshot:
-    snapshot, chain = shown.snapshot, table.chains[shown.snapshot.id]
+def _chain(table: Materialised, shown: Shown) -> Chain:
+    chain = table.chain_of(shown)
+    assert chain is not None  # noqa: S101  (only what is listed is rendered)
+    return chain
+
+
+def _snapshot(table: Materialised, shown: Shown, chain: Chain) -> Snapshot:
+    snapshot = shown.snapshot
+    # what it did itself, and not what putting it back did
+    counts = table.chains.get(snapshot.id, chain).counts
     told = {"ducklake.author": snapshot.author, "ducklake.commit-message": snapshot.message}
     if isinstance(snapshot.told, Committed):
         # what is counted is counted by us: a client does not know of DuckLake's inlined rows
@@ -170,11 +180,11 @@ def _snapshot(table: Materialised, shown: Shown) -> Snapshot:
         manifest_list=chain.manifest_list,
         summary={
             # in one order: Postgres gives it back in another, and every process must write the same document
-            **dict(sorted(chain.counts["summary"].items())),
+            **dict(sorted(counts["summary"].items())),
             "ducklake.snapshot-id": str(snapshot.id),
             **{key: value for key, value in told.items() if value is not None and key != "operation"},
         },
         schema_id=table.schema_id(shown),
-        first_row_id=chain.counts["first-row-id"] if lineage else None,
-        added_rows=chain.counts["added-rows"] if lineage else None,
+        first_row_id=counts["first-row-id"] if lineage else None,
+        added_rows=counts["added-rows"] if lineage else None,
     )

@@ -61,7 +61,14 @@ class Materialised:
 
     @property
     def listed(self) -> list[Shown]:
-        return [s for s in self.reading.shown if s.listed and s.snapshot.id in self.chains]
+        return [s for s in self.reading.shown if s.listed and self.chain_of(s) is not None]
+
+    def chain_of(self, shown: Shown) -> Chain | None:
+        """What shows a snapshot. Main that was put back to an older one is shown as it was put back: DuckLake lists its
+        rows anew, and they may be in other files than when they were first shown."""
+        if shown is self.reading.main:
+            return self.chains.get(self.reading.mains[-1][0].id)
+        return self.chains.get(shown.snapshot.id)
 
     @property
     def missing_from(self) -> int | None:
@@ -148,8 +155,8 @@ class Materialiser:
             made = await self._made(conn, found, memory)
             head: tuple[Goal, Start, chains.Reading] | None = None
             todo = _todo(found, made)
-            if found.main is not None and found.main in todo:
-                goal = _goal(found, found.main, schema_ids)
+            if found.shown and found.shown[-1] in todo:
+                goal = _goal(found, found.shown[-1], schema_ids)
                 start = await self._start(found, goal, made)
                 head = goal, start, await chains.read(conn, found.view, goal, start)
         if table_id not in self._checked:
@@ -250,7 +257,7 @@ class Materialiser:
     ) -> None:
         """Older snapshots, oldest first: each is the next one's base."""
         for shown in todo:
-            if shown is found.main:
+            if shown is found.shown[-1]:
                 continue
             if time.monotonic() > deadline:
                 return
