@@ -26,6 +26,8 @@ from tests.support.commits import (
 from tests.support.lakes import TestLake
 from tests.support.loads import Bucket, catalog, get, ids, load
 from tests.support.servers import Server, error_of
+from tests.support.writers import Raw
+from tests.support.writers import rows as written
 
 BAD, FAILED, UNSUPPORTED = "BadRequestException", "CommitFailedException", "UnsupportedOperationException"
 
@@ -904,3 +906,25 @@ def test_an_empty_append_is_a_snapshot(
     third = new_snapshot_id()
     table.commit(*shown(table.snapshot_json(table.list_of([table.manifest([entry], third)], third), third)))
     assert in_duckdb(lake, db, "nothing") == rows(1)
+
+
+def test_a_table_that_was_put_back_is_built_on_as_it_is_now(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
+    """The snapshot was first shown with files of inlined rows; a flush has put the rows elsewhere since."""
+    db.execute("CREATE SCHEMA put_back; CREATE TABLE put_back.t(i INTEGER, s VARCHAR)")
+    db.execute("INSERT INTO put_back.t VALUES (1, 'w'), (2, 'w')")
+    raw = Raw(lake, server, "t", "put_back")
+    first = raw.base["current-snapshot-id"]
+    db.execute("INSERT INTO put_back.t VALUES (3, 'w')")
+    raw.refresh()
+    db.execute("CALL ducklake_flush_inlined_data('lake', schema_name => 'put_back', table_name => 't')")
+    back = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": first}
+    url = f"{server.path('put_back')}/tables/t"
+    assert server.http.post(url, json={"requirements": [], "updates": [back]}).status_code == 200
+    assert db.execute("SELECT i FROM put_back.t ORDER BY i").fetchall() == [(1,), (2,)]
+    assert raw.refresh().base["current-snapshot-id"] == first
+    answer = raw.commit("overwrite", remove=raw.paths(), add=[raw.data_file(written(2))])
+    assert answer.status_code == 200, answer.text
+    assert db.execute("SELECT i FROM put_back.t").fetchall() == [(2,)]
+    assert db.execute("SELECT count(*), count(DISTINCT rowid) FROM put_back.t").fetchall() == [(1, 1)]
