@@ -137,9 +137,9 @@ class Settings(BaseSettings):
     )
     allowed_locations: str = Field(
         "",
-        description="Places beside the lake's own where Iceberg clients may have files of tables: `s3://` or `file://` "
-        "locations with spaces between them. A table's `location`, and the files that a commit names, must lie in one "
-        "of them, or where the lake keeps the table itself.",
+        description="Places beside the lake's own where Iceberg clients may have files of tables and views: `s3://` or "
+        "`file://` locations with spaces between them. A table's `location`, and the files that a commit names, must "
+        "lie in one of them, or where the lake keeps the table itself.",
     )
     staged_seconds: int = Field(
         86_400,
@@ -151,6 +151,15 @@ class Settings(BaseSettings):
         ge=60,
         description="Seconds for which a request with an `Idempotency-Key` may be sent again and is answered as the "
         "first time; told to clients. Each such request is a row in Postgres for as long.",
+    )
+    reports_seconds: int = Field(
+        3 * 86_400,
+        ge=0,
+        description="Seconds for which reports of clients on their scans and commits are kept in Postgres, for "
+        "`/v1/{prefix}/admin/namespaces/{namespace}/tables/{table}/reports`. 0: they are only measured.",
+    )
+    reports_per_table: int = Field(
+        1000, ge=1, description="Reports that are kept of a table: the newest. Each is 128 KiB at most."
     )
     format_version: int = Field(
         2,

@@ -128,7 +128,7 @@ def _annex(settings: Settings) -> str:
 def _trigger(settings: Settings) -> str:
     with connect(settings) as conn:
         if missing := [name for name, _, _ in migrate.missing_triggers(conn)]:
-            raise _Wrong(f"commits are not announced: missing or disabled on ducklake_snapshot: {', '.join(missing)}")
+            raise _Wrong(f"commits are not announced, or files not kept: missing or disabled: {', '.join(missing)}")
     return f"commits are announced on channel {migrate.channel(settings)}"
 
 

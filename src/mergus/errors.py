@@ -4,12 +4,15 @@
     ├── SetupError                       the command line: says what is wrong and what to do, exit 1
     └── ApiError                         the wire: {"error": {"message", "type", "code"}}
         ├── BadRequest                   400  BadRequestException
+        │   └── IllegalArgument          400  IllegalArgumentException
         ├── Forbidden                    403  ForbiddenException
         ├── NotFound                     404  NotFoundException
         │   ├── NoSuchWarehouse          404  NoSuchWarehouseException
         │   ├── NoSuchNamespace          404  NoSuchNamespaceException
         │   ├── NoSuchTable              404  NoSuchTableException
-        │   └── NoSuchSnapshot           404  NoSuchSnapshotException
+        │   ├── NoSuchView               404  NoSuchViewException
+        │   ├── NoSuchSnapshot           404  NoSuchSnapshotException
+        │   └── NoSuchFunction           404  NoSuchFunctionException
         ├── MethodNotAllowed             405  MethodNotAllowedException
         ├── Unsupported                  406  UnsupportedOperationException
         ├── Conflict                     409
@@ -55,6 +58,12 @@ class BadRequest(ApiError):
     type = "BadRequestException"
 
 
+class IllegalArgument(BadRequest):
+    """What Java's client would have refused itself, had it looked: it throws the same then."""
+
+    type = "IllegalArgumentException"
+
+
 class Forbidden(ApiError):
     status = 403
     type = "ForbiddenException"
@@ -77,8 +86,16 @@ class NoSuchTable(NotFound):
     type = "NoSuchTableException"
 
 
+class NoSuchView(NotFound):
+    type = "NoSuchViewException"
+
+
 class NoSuchSnapshot(NotFound):
     type = "NoSuchSnapshotException"
+
+
+class NoSuchFunction(NotFound):
+    type = "NoSuchFunctionException"
 
 
 class MethodNotAllowed(ApiError):

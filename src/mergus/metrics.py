@@ -6,7 +6,7 @@ With more than one worker each process writes its numbers to files in `PROMETHEU
 
 import os
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,22 @@ STAGES = Histogram(
     "Time of each stage in which a table is put on storage.",
     ["stage"],
     buckets=SECONDS,
+)
+REPORTS = Counter("mergus_reports_total", "Reports of clients on their scans and commits.", ["type"])
+REPORTED_SECONDS = Histogram(
+    "mergus_reported_seconds",
+    "Time that clients said a scan's planning, or a commit with all its attempts, took them.",
+    ["type"],
+    buckets=SECONDS,
+)
+REPORTED_FILES = Histogram(
+    "mergus_reported_scan_files",
+    "Files that clients said a scan reads.",
+    ["content"],
+    buckets=(0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 100_000),
+)
+REPORTED_ATTEMPTS = Histogram(
+    "mergus_reported_commit_attempts", "Attempts that clients said a commit took.", buckets=(1, 2, 3, 4, 5, 10)
 )
 LISTENER_LEADS = Gauge("mergus_listener_leads", "Listeners here that lead.", multiprocess_mode="livesum")
 LISTENER_TABLES = Gauge(
@@ -89,6 +105,26 @@ async def timed(stage: str) -> AsyncGenerator[None]:
         STAGES.labels(stage).observe(seconds)
         times, before = WORK.stages.get(stage, (0, 0.0))
         WORK.stages[stage] = times + 1, before + seconds
+
+
+# What is measured of a report, by the names that Iceberg's clients have for it. A client chooses no label.
+_REPORTED_TIMERS = {"scan-report": "total-planning-duration", "commit-report": "total-duration"}
+_REPORTED_FILES = {"data": "result-data-files", "delete": "result-delete-files"}
+
+
+def measure_report(kind: str, timers: Mapping[str, float], counters: Mapping[str, int]) -> None:
+    """What is not there or makes no sense is not measured."""
+    REPORTS.labels(kind).inc()
+    seconds = timers.get(_REPORTED_TIMERS[kind], -1)
+    if seconds >= 0:
+        REPORTED_SECONDS.labels(kind).observe(seconds)
+    if kind == "commit-report":
+        if counters.get("attempts", 0) > 0:
+            REPORTED_ATTEMPTS.observe(counters["attempts"])
+        return
+    for content, name in _REPORTED_FILES.items():
+        if counters.get(name, -1) >= 0:
+            REPORTED_FILES.labels(content).observe(counters[name])
 
 
 class Families:

@@ -20,7 +20,7 @@ import fastavro
 import pytest
 from pydantic import SecretStr
 
-from mergus.ducklake.session import extension_file, literal, s3_secret
+from mergus.ducklake.session import literal, s3_secret, with_extensions
 from mergus.embedded.postgres import Postgres
 from mergus.embedded.seaweed import Seaweed
 from mergus.embedded.state import StateDir
@@ -206,9 +206,7 @@ def test_without_postgres_nothing_is_answered_and_then_all_is_again(tmp_path: Pa
 
 
 def iceberg_client(lake: TestLake) -> duckdb.DuckDBPyConnection:
-    client = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
-    for name in ("httpfs", "avro", "iceberg"):
-        client.execute(f"LOAD {literal(str(extension_file(name)))}")
+    client = with_extensions("httpfs", "avro", "iceberg")
     client.execute(s3_secret(lake.settings))
     return client
 

@@ -3,13 +3,12 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
-from mergus.ducklake.session import extension_file
+from mergus.ducklake.session import with_extensions
 from mergus.iceberg.deletion_vector import MAGIC, decode, encode
 
 # Single rows near 0, beyond 2³² and beyond 2⁴⁰, and runs long enough for each kind of container.
@@ -156,8 +155,7 @@ def test_malformed_content_is_refused_though_its_checksum_is_right(wrong: bytes)
 
 
 def test_a_file_that_ducklake_writes_is_one_vector(tmp_path: Path) -> None:
-    with duckdb.connect() as db:
-        db.execute(f"LOAD '{extension_file('ducklake')}'")
+    with with_extensions("ducklake") as db:
         options = f"DATA_PATH '{tmp_path}/data/', DATA_INLINING_ROW_LIMIT 0"
         db.execute(f"ATTACH 'ducklake:{tmp_path}/catalog.duckdb' AS lake ({options})")
         db.execute("CALL lake.set_option('write_deletion_vectors', true)")

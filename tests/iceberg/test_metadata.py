@@ -6,13 +6,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import duckdb
 import orjson
 import pytest
 from hypothesis import given, settings
 from pyiceberg.table.metadata import TableMetadataUtil
 
-from mergus.ducklake.session import extension_file, literal
+from mergus.ducklake.session import literal, with_extensions
 from mergus.iceberg.metadata import (
     Changes,
     Ref,
@@ -146,10 +145,7 @@ def test_a_table_without_snapshots_has_no_current_one(version: int, tmp_path: Pa
     found = TableMetadataUtil.parse_raw(text)
     assert (found.current_snapshot_id, found.snapshots, found.refs) == (None, [], {})
     (tmp_path / "v1.metadata.json").write_text(text)
-    config: dict[str, Any] = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-    with duckdb.connect(config=config) as db:
-        for name in ("httpfs", "avro", "iceberg"):
-            db.execute(f"LOAD {literal(str(extension_file(name)))}")
+    with with_extensions("httpfs", "avro", "iceberg") as db:
         scan = db.sql(f"FROM iceberg_scan({literal(str(tmp_path / 'v1.metadata.json'))})")
         assert (scan.columns, scan.fetchall()) == (["id", "day"], [])
 

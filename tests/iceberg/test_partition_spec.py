@@ -40,15 +40,12 @@ from pyiceberg.types import (
 from mergus.iceberg import manifest
 from mergus.iceberg.manifest_list import FieldSummary
 from mergus.iceberg.partition_spec import (
-    CALENDAR,
     NO_FIELD_ID,
     UNPARTITIONED,
     PartitionField,
     PartitionSpec,
-    can_transform,
     check_spec,
     identity_value,
-    ordinal,
     parse_spec,
     partition_types,
     result_type,
@@ -59,6 +56,7 @@ from mergus.iceberg.partition_spec import (
     with_field_ids,
 )
 from mergus.iceberg.schema import Field, List, Map, Schema, Struct, schema_json
+from mergus.iceberg.transforms import CALENDAR, can_transform, ordinal
 from tests.support import spark as sparks
 from tests.support.lakes import backend_settings
 

@@ -2,7 +2,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +12,7 @@ from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from mergus.ducklake.session import extension_file
+from mergus.ducklake.session import with_extensions
 from mergus.iceberg.position_deletes import PositionDeletes, read, write
 from tests.iceberg.test_puffin import SparkTable
 
@@ -139,8 +138,7 @@ def test_a_changed_byte_never_changes_which_rows_are_deleted() -> None:
 
 
 def test_files_that_ducklake_writes_are_read_with_the_age_of_each_delete(tmp_path: Path) -> None:
-    with duckdb.connect() as db:
-        db.execute(f"LOAD '{extension_file('ducklake')}'")
+    with with_extensions("ducklake") as db:
         options = f"DATA_PATH '{tmp_path}/data/', DATA_INLINING_ROW_LIMIT 0"
         db.execute(f"ATTACH 'ducklake:{tmp_path}/catalog.duckdb' AS lake ({options})")
         db.execute("CREATE TABLE lake.t AS SELECT range AS i FROM range(1000)")

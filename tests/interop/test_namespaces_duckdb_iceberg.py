@@ -8,9 +8,7 @@ from tests.support.servers import Server
 
 
 def test_both_extensions_see_each_others_schemas(server: Server, db: duckdb.DuckDBPyConnection) -> None:
-    client = duckdb.connect(config={"autoinstall_known_extensions": "false"})
-    for name in ("httpfs", "avro", "iceberg"):
-        client.execute(f"LOAD '{session.extension_file(name)}'")
+    client = session.with_extensions("httpfs", "avro", "iceberg")
     client.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{server.uri}', AUTHORIZATION_TYPE 'none')")
     db.execute("CREATE SCHEMA by_ducklake")
     assert {"main", "by_ducklake"} <= schemas(client)

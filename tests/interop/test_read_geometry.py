@@ -2,7 +2,7 @@
 
 import duckdb
 
-from mergus.ducklake.session import extension_file, literal, s3_secret
+from mergus.ducklake.session import literal, s3_secret, with_extensions
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
@@ -11,9 +11,7 @@ def test_geometries_are_read_as_written(lake: TestLake, server: Server, db: duck
     db.execute("CREATE SCHEMA places; CREATE TABLE places.t(i INTEGER, g GEOMETRY)")
     db.execute("INSERT INTO places.t SELECT range, ('POINT(' || range || ' 2)')::GEOMETRY FROM range(20)")
     db.execute("INSERT INTO places.t VALUES (20, NULL)")
-    client = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
-    for name in ("httpfs", "avro", "iceberg"):
-        client.execute(f"LOAD {literal(str(extension_file(name)))}")
+    client = with_extensions("httpfs", "avro", "iceberg")
     client.execute(s3_secret(lake.settings))
     client.execute(f"ATTACH 'lake' AS ice (TYPE iceberg, ENDPOINT {literal(server.uri)}, AUTHORIZATION_TYPE 'none')")
     query = "SELECT i, g::VARCHAR FROM {}.places.t ORDER BY i"

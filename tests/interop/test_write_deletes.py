@@ -95,6 +95,27 @@ def test_h36_an_equality_delete_is_about_older_rows(sharing: Sharing) -> None:
         assert t.history(first) == [41, 41, 38, 39]
 
 
+def test_h36_an_equality_delete_of_one_partition_finds_its_rows_wherever_they_are(sharing: Sharing) -> None:
+    """Rows in Postgres are listed without their partition."""
+    files = "INSERT INTO t SELECT range, if(range % 2 = 0, 'a', 'b') FROM range(40)"
+    inlined = "INSERT INTO t VALUES (200, 'a'), (201, 'b'), (4, 'a')"
+    with sharing.table("ALTER TABLE t SET PARTITIONED BY (s)", files, inlined) as t:
+        raw = t.raw()
+        by_number = raw.equality_deletes(pa.table({"i": pa.array([3, 4, 200], pa.int32())}), ("a",))
+        refused = raw.commit("delete", deletes=[by_number])
+        assert (refused.status_code, refused.json()["error"]["type"]) == (406, "UnsupportedOperationException")
+        t.shows([*range(40), 4, 200, 201])
+        keys = {"i": pa.array([3, 4, 200, 201], pa.int32()), "s": pa.array(["a"] * 4)}
+        done(raw.commit("delete", deletes=[raw.equality_deletes(pa.table(keys), ("a",))]))
+        left = without([*range(40), 201], 4)
+        t.shows(left, gone=[4, 200])
+        # what is in files has its partition
+        t.tell("CALL ducklake_flush_inlined_data('lake', schema_name => '{schema}', table_name => 't')")
+        by_number = raw.refresh().equality_deletes(pa.table({"i": pa.array([5, 6, 201], pa.int32())}), ("a",))
+        done(raw.commit("delete", deletes=[by_number]))
+        t.shows(without(left, 6), gone=[6])
+
+
 def test_h42_the_orphan_cleaner_takes_nothing_that_is_read(sharing: Sharing) -> None:
     with sharing.table(FILE, "INSERT INTO t VALUES (200, 'in')", "DELETE FROM t WHERE i = 9") as t:
         t.append(300, 301)

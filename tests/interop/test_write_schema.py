@@ -9,6 +9,7 @@ import pytest
 from pyiceberg.exceptions import BadRequestError
 from pyiceberg.types import IntegerType, LongType, NestedField, StructType
 
+from tests.support.formats import in_version
 from tests.support.sharing import Shared, Sharing, done
 
 FILE = "INSERT INTO t SELECT range, 'd' FROM range(40)"
@@ -21,6 +22,7 @@ def columns(t: Shared) -> list[tuple[str, str]]:
     return [(row[0], row[1]) for row in t.ask("DESCRIBE t")]
 
 
+@in_version(3)
 def test_h28_an_open_session_sees_a_new_column_at_once(sharing: Sharing) -> None:
     with sharing.table(FILE, INLINED) as t:
         with t.iceberg().update_schema() as update:
@@ -37,6 +39,7 @@ def test_h28_an_open_session_sees_a_new_column_at_once(sharing: Sharing) -> None
         t.shows([*range(40), 100])
 
 
+@in_version(2)
 def test_h29_small_inserts_go_on_after_a_change_of_columns(sharing: Sharing) -> None:
     with sharing.table(FILE, INLINED) as t:
         with t.iceberg().update_schema() as update:
@@ -93,6 +96,7 @@ def test_h38_a_file_without_field_ids_is_read_by_names(sharing: Sharing) -> None
         t.shows([*range(40), 1001, 1002], gone=[1000])
 
 
+@in_version(3)
 def test_h48_a_retyped_column_keeps_its_values_in_a_warm_session(sharing: Sharing) -> None:
     with sharing.table("INSERT INTO t VALUES (1, 'a'), (300, 'b')") as t:
         assert t.ask("SELECT i FROM t WHERE i > 0 ORDER BY i") == [(1,), (300,)]
@@ -105,6 +109,7 @@ def test_h48_a_retyped_column_keeps_its_values_in_a_warm_session(sharing: Sharin
         t.shows([1, 3, 4, 300, 5000000000])
 
 
+@in_version(2)
 def test_h49_names_that_duckdb_cannot_inline_are_refused(sharing: Sharing) -> None:
     with sharing.table(INLINED) as t:
         before = t.head()
@@ -120,6 +125,7 @@ def test_h49_names_that_duckdb_cannot_inline_are_refused(sharing: Sharing) -> No
         t.shows([100, 101])
 
 
+@in_version(3)
 def test_h49_a_name_of_63_bytes_is_inlined(sharing: Sharing) -> None:
     with sharing.table(INLINED) as t:
         name = "ä" * 31 + "x"

@@ -1,6 +1,5 @@
 """Spark writes, DuckDB agrees and goes on; and the other way round, on the same tables, again and again."""
 
-import os
 import re
 from datetime import date
 from pathlib import Path
@@ -9,19 +8,11 @@ import duckdb
 import pytest
 
 from tests.support import spark as sparks
+from tests.support.formats import LONG, in_version
 from tests.support.readers import Served
 from tests.support.stories import FLUSH, MERGE, REWRITE, Turns, of_id, turns
 
 pytestmark = pytest.mark.xdist_group("spark")
-
-# Each story in one format version; MERGUS_TEST_LONG=1 tells all of them in both.
-LONG = "MERGUS_TEST_LONG" in os.environ
-
-
-def versions(chosen: int) -> pytest.MarkDecorator:
-    every = [2, 3] if LONG else [chosen]
-    return pytest.mark.parametrize("served", every, indirect=True, ids=lambda version: f"v{version}")
-
 
 FORTY = "INSERT INTO {t} SELECT range + 100, 'big', DATE '2020-01-01' FROM range(40)"
 REWRITE_ALL = "CALL {c}.system.rewrite_data_files(table => '{s}.t', options => map('rewrite-all', 'true'))"
@@ -85,7 +76,7 @@ def test_spark_and_duckdb_change_rows_in_turn(served: Served, mode: str) -> None
         story.agree_at_every_snapshot(at_least=16)
 
 
-@versions(2)
+@in_version(2, "served")
 def test_spark_overwrites_what_duckdb_has_written(served: Served) -> None:
     with turns(served, "overwritten") as story:
         made = properties(served.format_version)
@@ -120,7 +111,7 @@ def test_spark_overwrites_what_duckdb_has_written(served: Served) -> None:
         story.agree_at_every_snapshot(at_least=9)
 
 
-@versions(3)
+@in_version(3, "served")
 def test_spark_goes_back_and_names_snapshots(served: Served) -> None:
     with turns(served, "back") as story:
         story.spark(f"CREATE TABLE {{t}} (id INT, name STRING) USING iceberg {properties(served.format_version)}")
@@ -146,7 +137,7 @@ def test_spark_goes_back_and_names_snapshots(served: Served) -> None:
         story.agree_at_every_snapshot(at_least=10)
 
 
-@versions(3)
+@in_version(3, "served")
 def test_spark_alters_columns_of_every_kind(served: Served) -> None:
     with turns(served, "altered") as story:
         story.spark(
@@ -207,7 +198,7 @@ def test_spark_alters_columns_of_every_kind(served: Served) -> None:
         story.agree_at_every_snapshot(at_least=8)
 
 
-@versions(2)
+@in_version(2, "served")
 def test_spark_prunes_by_transforms_that_ducklake_lacks(served: Served) -> None:
     with turns(served, "parted") as story:
         made = properties(served.format_version)
@@ -274,7 +265,7 @@ def _filters_are_right(story: Turns) -> None:
         assert wanted, condition
 
 
-@versions(2)
+@in_version(2, "served")
 def test_spark_creates_replaces_renames_and_drops(served: Served) -> None:
     made = properties(served.format_version)
     with turns(served, "made") as story:
@@ -315,7 +306,7 @@ def test_spark_creates_replaces_renames_and_drops(served: Served) -> None:
         assert copy.spark("INSERT INTO {t} VALUES (8)").values("other") == [8]
 
 
-@versions(2)
+@in_version(2, "served")
 def test_spark_is_told_that_files_are_not_its_to_delete(served: Served) -> None:
     with turns(served, "kept") as story:
         story.spark(f"CREATE TABLE {{t}} (id INT) USING iceberg {properties(served.format_version)}")
@@ -330,7 +321,7 @@ def test_spark_is_told_that_files_are_not_its_to_delete(served: Served) -> None:
         assert len(snapshots(story)) == 2
 
 
-@versions(3)
+@in_version(3, "served")
 def test_a_stream_into_a_table_is_written_exactly_once(served: Served, tmp_path: Path) -> None:
     with turns(served, "stream") as story:
         story.spark(f"CREATE TABLE {{t}} (id INT, name STRING) USING iceberg {properties(served.format_version)}")

@@ -1,11 +1,13 @@
 """What the catalog says of a table after others have written it: bounds, counts, row ids and its own counters."""
 
+from tests.support.formats import in_version
 from tests.support.sharing import Sharing, done
 from tests.support.writers import rows
 
 TEN = "INSERT INTO t SELECT range, 'd' FROM range(40)"
 
 
+@in_version(2)
 def test_h26_an_appended_value_beyond_all_bounds_is_found(sharing: Sharing) -> None:
     with sharing.table(TEN) as t:
         t.append(1000, -5)
@@ -17,6 +19,7 @@ def test_h26_an_appended_value_beyond_all_bounds_is_found(sharing: Sharing) -> N
         t.shows([*range(40), 1000, -5, 3, *[5] * 20])
 
 
+@in_version(3)
 def test_h26_the_first_rows_of_a_table_are_others(sharing: Sharing) -> None:
     with sharing.table() as t:
         t.append(1000)
@@ -25,6 +28,7 @@ def test_h26_the_first_rows_of_a_table_are_others(sharing: Sharing) -> None:
         t.shows([3, 1000])
 
 
+@in_version(2)
 def test_h26_a_file_without_statistics_hides_nothing(sharing: Sharing) -> None:
     with sharing.table(TEN) as t:
         raw = t.raw()
@@ -35,6 +39,7 @@ def test_h26_a_file_without_statistics_hides_nothing(sharing: Sharing) -> None:
         t.shows([*range(40), 1000, 3, 4])
 
 
+@in_version(3)
 def test_h27_a_warm_session_gives_no_row_id_twice(sharing: Sharing) -> None:
     with sharing.table(TEN) as t:
         t.append(*range(100, 110))
@@ -67,6 +72,16 @@ def test_h37_a_row_without_an_id_gets_one(sharing: Sharing) -> None:
         t.shows([*range(40), 77, 78, 80, 81])
 
 
+def test_h37_rows_without_ids_that_the_same_commit_deletes_are_gone(sharing: Sharing) -> None:
+    """The file that the deletes are about is another than the one that has the ids."""
+    with sharing.table(TEN) as t:
+        raw = t.raw()
+        added = raw.data_file(rows(80, 81, 82), row_ids=[None] * 3 if sharing.format_version >= 3 else None)
+        gone = raw.deletes([(added.file_path, 1), (raw.paths()[0], 0)])
+        done(raw.commit("overwrite", add=[added], deletes=gone))
+        t.shows([*range(1, 40), 80, 82], gone=[0, 81])
+
+
 def test_h39_counts_are_exact_after_every_kind_of_write(sharing: Sharing) -> None:
     with sharing.table(TEN, "INSERT INTO t VALUES (50, 'in')", "DELETE FROM t WHERE i = 3") as t:
         left = {*range(40), 50} - {3}
@@ -90,3 +105,18 @@ def test_h39_counts_are_exact_after_every_kind_of_write(sharing: Sharing) -> Non
         t.shows([90], gone=[1, 70])
         t.tell("INSERT INTO t VALUES (91, 'in')")
         t.shows([90, 91])
+
+
+def test_h18_a_file_without_its_bucket_is_refused_where_duckdb_looks_by_buckets(sharing: Sharing) -> None:
+    """DuckDB skips a file that has no bucket when it looks for a value, so its rows would be lost to filters."""
+    inlined = "INSERT INTO t VALUES (40, 'in')"
+    with sharing.table("ALTER TABLE t SET PARTITIONED BY (bucket(4, i))", TEN, inlined) as t:
+        raw = t.raw()
+        (default,) = [s for s in raw.base["partition-specs"] if s["spec-id"] == raw.base["default-spec-id"]]
+        assert [f["transform"] for f in default["fields"]] == ["bucket[4]"]
+        # the one that rows in Postgres are listed under
+        (raw.base["default-spec-id"],) = [s["spec-id"] for s in raw.base["partition-specs"] if not s["fields"]]
+        refused = raw.commit("append", add=[raw.data_file(rows(50))])
+        assert (refused.status_code, refused.json()["error"]["type"]) == (406, "UnsupportedOperationException")
+        assert "bucket" in refused.json()["error"]["message"]
+        t.shows(range(41))

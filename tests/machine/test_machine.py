@@ -28,7 +28,7 @@ from tests.support import lakes, servers, spark
 
 ASKED = os.environ.get("MERGUS_TEST_EXAMPLES")
 SEED = os.environ.get("MERGUS_TEST_SEED")
-EXAMPLES = 1 if SEED else int(ASKED or 12)
+EXAMPLES = 1 if SEED else int(ASKED or 8)
 FIRST = int(SEED or (random.randrange(10**9) if ASKED else 1))
 LENGTH = 20
 # each costs as much as an example

@@ -473,7 +473,7 @@ class TwoSided(Example):
 
     def _send(self, t: Model, table: Table, said: str, body: dict[str, Any], expected: Rows | None = None) -> None:
         self.log.append(f"-- REST: {said} ({t.full_name})")
-        expected = expected or _as_written(table, body)
+        expected = _as_written(table, body) if expected is None else expected
         assert self._post(t, body) == 200, "nobody else was there"
         self._settled(t, expected)
 

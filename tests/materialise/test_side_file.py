@@ -11,6 +11,7 @@ import pytest
 from mergus.ducklake import columns, inlined
 from mergus.ducklake.connect import one_state, open_pool
 from mergus.ducklake.inlined import Unreadable
+from mergus.iceberg.bounds import lower_bound, upper_bound
 from mergus.materialise import side_file
 from mergus.materialise.side_file import SideFile
 from tests.support.lakes import Row, TestLake
@@ -85,6 +86,17 @@ def assert_as_in_files(
     return ours
 
 
+def bounds_of_file(lake: TestLake, table: str) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """From what DuckLake knows of the only file, by the column's id."""
+    query = """SELECT c.column_id, c.column_type, s.min_value, s.max_value FROM ducklake_file_column_stats s
+               JOIN ducklake_column c USING (table_id, column_id) JOIN ducklake_table t USING (table_id)
+               WHERE t.table_name = %s"""
+    found = lake.sql(query, table)
+    lower = {i: lower_bound(kind, text, retyped=False) for i, kind, text, _ in found}
+    upper = {i: upper_bound(kind, text, retyped=False) for i, kind, _, text in found}
+    return {i: b for i, b in lower.items() if b is not None}, {i: b for i, b in upper.items() if b is not None}
+
+
 PRIMITIVES = {
     "boolean": ("BOOLEAN", "true", "false"),
     "int8": ("TINYINT", "-128", "127"),
@@ -123,6 +135,7 @@ def test_each_type_is_what_it_is_in_ducklakes_own_files(
     assert rows_of(file, tmp_path) == rows_in_lake(db, table)
     assert (file.value_counts, file.null_value_counts) == ({1: len(values) + 1}, {1: 1})
     assert file.nan_value_counts == ({1: 1} if "'nan'" in values else {})
+    assert (file.lower_bounds, file.upper_bounds) == bounds_of_file(lake, f"{table}_files")
 
 
 # In lists and maps any value may stand; in structs those that the extension does not lose.

@@ -29,7 +29,7 @@ from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table import Table
 
 from mergus.ducklake import session as duckdb_session
-from mergus.ducklake.session import extension_file, identifier, literal, s3_secret
+from mergus.ducklake.session import identifier, literal, s3_secret, with_extensions
 from tests.support import servers
 from tests.support import spark as sparks
 from tests.support.lakes import TestLake
@@ -128,10 +128,7 @@ def value(scalar: Any) -> Any:
 @cache
 def _duckdb_client() -> duckdb.DuckDBPyConnection:
     """DuckDB with the iceberg extension; one for the whole run, with a catalog for each server."""
-    client = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
-    for name in ("httpfs", "avro", "iceberg"):
-        client.execute(f"LOAD {literal(str(extension_file(name)))}")
-    return client
+    return with_extensions("httpfs", "avro", "iceberg")
 
 
 @dataclass

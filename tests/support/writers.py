@@ -205,12 +205,12 @@ class Raw:
         """As the table's format version has it."""
         return self.vectors(places) if self.version >= 3 else [self.position_deletes(places)]
 
-    def equality_deletes(self, content: pa.Table) -> DataFile:
-        """All rows that have these values in these columns."""
+    def equality_deletes(self, content: pa.Table, partition: tuple[Any, ...] = ()) -> DataFile:
+        """All rows, of that partition, that have these values in these columns."""
         data = self._parquet(content)
         ids = [self.iceberg_schema().find_field(name).field_id for name in content.column_names]
         path = self.put(data)
-        return DataFile(EQUALITY_DELETES, path, "PARQUET", (), content.num_rows, len(data), equality_ids=ids)
+        return DataFile(EQUALITY_DELETES, path, "PARQUET", partition, content.num_rows, len(data), equality_ids=ids)
 
     def _parquet(self, content: pa.Table, *, ids: bool = True, row_ids: Sequence[int | None] | None = None) -> bytes:
         schema = self.iceberg_schema()

@@ -29,6 +29,8 @@ class RequestContext:
     request_id: str
     principal: Principal
     user_agent: str | None = None
+    # the snapshot of the lake that is asked about, if not the newest; nothing is written then
+    at: int | None = None
     # set by `authorise` alone; an answer that was never authorised is not sent
     authorised: bool = False
     # everything that the principal was authorised for
@@ -39,3 +41,8 @@ class RequestContext:
     is_sealed: bool = False
     table_id: int | None = None
     content: bytes | None = None
+
+    @property
+    def listing(self) -> str:
+        """What a page token of the operation is good for."""
+        return self.operation if self.at is None else f"{self.operation} at {self.at}"

@@ -6,7 +6,7 @@
   a large one is adopted without holding up its writers. That waits for transactions that are open, so it is given up
   after a while: everything works without an index, slower, and the next `init` tries again;
 - triggers on `ducklake_snapshot`: a new snapshot is told on channel `<our schema>_snapshot`, an expiry raises the
-  epoch.
+  epoch; and one on `ducklake_files_scheduled_for_deletion`, which keeps files that other rows need.
 
 All of it is under one advisory lock, taken by polling: a process that *waited* for the lock inside a statement
 would hold a snapshot, for which CREATE INDEX CONCURRENTLY waits in turn, forever.
@@ -36,6 +36,11 @@ INDEX_WAIT_SECONDS = 10
 TRIGGERS: Final[tuple[tuple[LiteralString, LiteralString, LiteralString], ...]] = (
     ("mergus_notify_snapshot", "AFTER INSERT ON ducklake_snapshot FOR EACH ROW", "notify_snapshot"),
     ("mergus_raise_epoch", "AFTER DELETE ON ducklake_snapshot FOR EACH STATEMENT", "raise_epoch"),
+    (
+        "mergus_keep_shared_files",
+        "BEFORE INSERT ON ducklake_files_scheduled_for_deletion FOR EACH ROW",
+        "keep_shared_files",
+    ),
 )
 
 # name, table, expression and condition. Every name begins with `mergus_`: that is how they are found again.
@@ -97,7 +102,9 @@ READ_INDEXES: Final = """
 """
 TRIGGER_EXISTS: Final = """
     SELECT EXISTS (SELECT FROM pg_trigger
-                   WHERE tgrelid = to_regclass('ducklake_snapshot') AND tgname = %s AND tgenabled <> 'D')
+                   WHERE tgrelid IN (to_regclass('ducklake_snapshot'),
+                                     to_regclass('ducklake_files_scheduled_for_deletion'))
+                     AND tgname = %s AND tgenabled <> 'D')
 """
 
 
@@ -220,8 +227,9 @@ def remove(conn: Db, settings: Settings, progress: Progress) -> None:
         conn.execute(sql.SQL("DROP INDEX IF EXISTS {}.{}").format(lake, sql.Identifier(name)))
     progress(f"triggers and schema {settings.annex_schema}")
     with conn.transaction():
-        for name, _, _ in TRIGGERS:
-            conn.execute(sql.SQL("DROP TRIGGER IF EXISTS {} ON ducklake_snapshot").format(sql.Identifier(name)))
+        for name, when, _ in TRIGGERS:
+            table = sql.Identifier(when.split(" ON ")[1].split()[0])
+            conn.execute(sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(sql.Identifier(name), table))
         conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(settings.annex_schema)))
 
 

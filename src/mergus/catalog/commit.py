@@ -23,12 +23,12 @@ from mergus.annex import staged
 from mergus.catalog import table_places
 from mergus.catalog.commit_plan import Change, Plan, plan
 from mergus.catalog.commit_write import write
-from mergus.catalog.find import find_namespace, find_table
+from mergus.catalog.find import find_schema, find_table
 from mergus.catalog.lake import Lake
 from mergus.catalog.load_table import body_of
 from mergus.catalog.locations import OthersMatter, TablePlaces, parse
+from mergus.catalog.names import find_clash, taken
 from mergus.catalog.table_cache import Answer, Body
-from mergus.ducklake import tables
 from mergus.ducklake.commit import Commit
 from mergus.ducklake.snapshots import Head
 from mergus.ducklake.told import Committed
@@ -39,7 +39,6 @@ from mergus.errors import (
     CommitFailed,
     CommitStateUnknown,
     InTheWay,
-    NoSuchNamespace,
     NoSuchTable,
 )
 from mergus.faults import point
@@ -97,7 +96,7 @@ async def _commit(lake: Lake, ctx: RequestContext, changes: Sequence[Change]) ->
     """The ids of the tables, in order."""
     for _ in range(ATTEMPTS):
         try:
-            async with _cleared(lake) as litter:
+            async with cleared(lake) as litter:
                 with COMMIT_STAGES.labels("planned").time():
                     planned = [await _plan(lake, change, litter) for change in changes]
                 if (done := _done(planned)) is not None:
@@ -111,7 +110,7 @@ async def _commit(lake: Lake, ctx: RequestContext, changes: Sequence[Change]) ->
         except InTheWay as e:
             log.info("a commit is tried again: %s", e.message)
     try:
-        async with _cleared(lake) as litter, lake.commit(ctx) as tx:
+        async with cleared(lake) as litter, lake.commit(ctx) as tx:
             planned = [await _plan(lake, change, litter) for change in changes]
             if (done := _done(planned)) is not None:
                 ctx.table_id = next(iter(done), None)
@@ -122,7 +121,7 @@ async def _commit(lake: Lake, ctx: RequestContext, changes: Sequence[Change]) ->
 
 
 @asynccontextmanager
-async def _cleared(lake: Lake) -> AsyncGenerator[list[Location]]:
+async def cleared(lake: Lake) -> AsyncGenerator[list[Location]]:
     """For what is written to storage on the way: nobody needs it if the commit is not made. Who is cancelled does not
     know whether it was."""
     litter: list[Location] = []
@@ -171,12 +170,7 @@ async def _plan(lake: Lake, change: Change, litter: list[Location]) -> _Planned 
     answer = await served.answer(table_id, head)
     if _is_done(change, answer):
         return table_id
-    places = await table_places.of_table(lake, answer.table)
-    try:
-        made = await _planned(lake, change, answer, places, litter)
-    except OthersMatter:
-        places = await table_places.among_others(lake, places, table_id)
-        made = await _planned(lake, change, answer, places, litter)
+    made = await _planned(lake, change, answer, await table_places.of_table(lake, answer.table), litter)
     # An older answer held at `head` still; a rename between the two has no word that names the table.
     return _Planned(made, max(answer.head, head, key=lambda h: (h.epoch, h.snapshot_id)), table_id)
 
@@ -184,7 +178,17 @@ async def _plan(lake: Lake, change: Change, litter: list[Location]) -> _Planned 
 async def _planned(
     lake: Lake, change: Change, answer: Answer | None, places: TablePlaces, litter: list[Location]
 ) -> Plan:
-    """With every place that the client names looked at. Raises OthersMatter."""
+    """With every place that the client names looked at; those of other tables only if they matter."""
+    try:
+        return await _placed(lake, change, answer, places, litter)
+    except OthersMatter:
+        table_id = None if answer is None else answer.table.reading.view.table.id
+        return await _placed(lake, change, answer, await table_places.among_others(lake, places, table_id), litter)
+
+
+async def _placed(
+    lake: Lake, change: Change, answer: Answer | None, places: TablePlaces, litter: list[Location]
+) -> Plan:
     table, shown = (None, None) if answer is None else (answer.table, answer.written.metadata)
     made = await plan(lake, change, table, shown, places, litter)
     if (location := made.update.location) is not None and parse(location) not in places.own:
@@ -201,19 +205,14 @@ async def _plan_new(lake: Lake, head: Head, change: Change, litter: list[Locatio
     if change.uuid is None:
         raise BadRequest("A commit that creates a table has to say its uuid (assign-uuid)")
     async with lake.read() as conn:
-        if await find_namespace(conn, change.namespace) is None:
-            raise NoSuchNamespace(f"Namespace does not exist: {change.namespace}")
+        await find_schema(conn, change.namespace)
         promised = await staged.find(
             conn, UUID(change.uuid), change.namespace.schema_name, change.name, lake.settings.staged_seconds
         )
     if promised is None:
         raise CommitFailed(f"Table {change.namespace}.{change.name} was not staged with this uuid, or too long ago")
     places = await table_places.of_new(lake, UUID(change.uuid), promised)
-    try:
-        made = await _planned(lake, change, None, places, litter)
-    except OthersMatter:
-        made = await _planned(lake, change, None, await table_places.among_others(lake, places, None), litter)
-    return _Planned(made, head, None)
+    return _Planned(await _planned(lake, change, None, places, litter), head, None)
 
 
 def _is_done(change: Change, answer: Answer) -> bool:
@@ -232,10 +231,10 @@ async def _check(tx: Commit, p: _Planned) -> None:
         if not await is_unchanged(tx.conn, p.table_id, p.since):
             raise _Moved
         return
-    schema = await find_namespace(tx.conn, change.namespace)
-    if schema is None:
-        raise NoSuchNamespace(f"Namespace does not exist: {change.namespace}")
-    if clash := await tables.find_clash(tx.conn, schema.schema_id, change.name):
+    schema = await find_schema(tx.conn, change.namespace)
+    if clash := await find_clash(tx.conn, schema.schema_id, change.name):
+        if clash.startswith("view "):
+            raise taken(change.namespace, change.name, clash)
         # as the requirement has it: a client that creates or replaces tries again
         raise CommitFailed(f"Requirement failed: table already exists: {clash} in {change.namespace}")
     assert change.uuid is not None  # noqa: S101  (planned so)

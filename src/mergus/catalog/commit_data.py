@@ -11,11 +11,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
-from uuid import uuid4
 
 from pyroaring import BitMap64
 
-from mergus.catalog.commit_files import FileTerms, PlannedFile, lacks_row_ids, looked_at, planned
+from mergus.catalog.commit_files import FileTerms, PlannedFile, lacks_row_ids, looked_at, planned, with_row_ids
 from mergus.catalog.delete_files import NONE_BEFORE, Drawer, Prepared
 from mergus.ducklake import file_deletes, files, inlined, stats
 from mergus.ducklake.connect import Pool, one_state
@@ -36,8 +35,7 @@ from mergus.materialise.equality_deletes import Candidate, EqualityDelete, resol
 from mergus.materialise.incoming import AddedDelete, Check, Incoming
 from mergus.materialise.layout import rows_range
 from mergus.materialise.manifests import Manifests
-from mergus.materialise.row_ids import ROW_ID, write_filled
-from mergus.storage.location import Location
+from mergus.materialise.side_file import ROW_ID
 from mergus.storage.objects import Objects
 
 READS_AT_ONCE: Final = 8
@@ -105,6 +103,11 @@ class Progress:
     new: dict[str, int] = field(default_factory=dict[str, int])
     # of those that rows were deleted from
     deleted: set[str] = field(default_factory=set[str])
+    # of those that copies of ours stand for, by the paths that the client knows them by
+    copied: dict[str, str] = field(default_factory=dict[str, str])
+
+    def standing_for(self, path: str) -> str:
+        return self.copied.get(path, path)
 
 
 async def plan(scene: Scene, progress: Progress, snapshot: AddedSnapshot) -> DataStep:
@@ -126,8 +129,11 @@ async def plan(scene: Scene, progress: Progress, snapshot: AddedSnapshot) -> Dat
         scene.terms.specs,
     )
     operation = snapshot.summary["operation"]
-    if operation == APPEND and (found.removed or found.added_deletes):
-        raise BadRequest(f"Snapshot {snapshot.snapshot_id} says that it appends, and removes files or deletes rows")
+    if operation == APPEND and found.added_deletes:
+        raise BadRequest(f"Snapshot {snapshot.snapshot_id} says that it appends, and deletes rows")
+    if operation == APPEND and found.removed:
+        # a flush may have put files into a snapshot that its reader saw without them
+        raise CommitFailed(f"Snapshot {snapshot.snapshot_id} appends to another state of the table: {found.removed[0]}")
     if snapshot.summary.get(REPLACES_PARTITIONS) == "true":
         _check_all_apart(scene, progress)
     if is_root:
@@ -158,8 +164,9 @@ def _check_all_apart(scene: Scene, progress: Progress) -> None:
 
 
 async def _step(scene: Scene, progress: Progress, snapshot: AddedSnapshot, found: Incoming) -> DataStep:
-    removed = set(found.removed)
-    deleted = await _deleted(scene, progress, found)
+    added = await _added(scene, progress, snapshot, found)
+    removed = {progress.standing_for(path) for path in found.removed}
+    deleted = {progress.standing_for(p): rows for p, rows in (await _deleted(scene, progress, found)).items()}
     if twice := sorted(deleted.keys() & progress.deleted):
         raise Unsupported(f"Rows of {twice[0]} are deleted by several snapshots of one commit; commit them one by one")
     # a delete file that goes is followed by one that says as much
@@ -170,7 +177,6 @@ async def _step(scene: Scene, progress: Progress, snapshot: AddedSnapshot, found
     lake = await _lake_files(scene, touched - rows)
     if missing := sorted(removed - rows - lake.keys() - progress.new.keys()):
         raise CommitFailed(f"File is not in the table any more: {missing[0]}")
-    added = await _added(scene, progress, snapshot, found)
     new = progress.new | {p.file.path: p.file.record_count for p in added}
     deletes, whole = await _deletes(scene, progress, found, deleted, lake)
     ended_rows = [
@@ -178,7 +184,7 @@ async def _step(scene: Scene, progress: Progress, snapshot: AddedSnapshot, found
     ]
     on_new = {path: positions for path, positions in deleted.items() if path in new and path not in removed}
     for path, positions in on_new.items():
-        _check_positions(path, positions, new[path])
+        check_positions(path, positions, new[path])
     step = DataStep(
         told=Committed(snapshot.snapshot_id, snapshot.summary, is_root=snapshot.parent_snapshot_id is None),
         added=added,
@@ -207,7 +213,7 @@ def _lifted(found: Incoming) -> set[str]:
     return {path for path in paths if path is not None}
 
 
-def _check_positions(path: str, positions: BitMap64, record_count: int) -> None:
+def check_positions(path: str, positions: BitMap64, record_count: int) -> None:
     """Before anybody lists them: a few bytes may stand for any number of positions."""
     if positions and positions.max() >= record_count:
         raise BadRequest(f"Position {positions.max()} is deleted from {path}, which has {record_count} rows")
@@ -229,32 +235,10 @@ async def _deleted(scene: Scene, progress: Progress, found: Incoming) -> dict[st
 
 async def _resolved(scene: Scene, progress: Progress, by_value: Sequence[AddedDelete]) -> dict[str, BitMap64]:
     """An equality delete is about files of earlier snapshots alone."""
-    candidates = [
-        Candidate(
-            path=e.data_file.file_path,
-            spec_id=spec_id,
-            partition=e.data_file.partition,
-            sequence_number=0,
-            lower_bounds=e.data_file.lower_bounds,
-            upper_bounds=e.data_file.upper_bounds,
-        )
-        for spec_id, e in await _listed(scene, progress)
-    ]
+    candidates = [Candidate.of(e.data_file, spec_id, 0) for spec_id, e in await _listed(scene, progress)]
     fields = {f.id: f for f in scene.schema.fields}
     apart = _apart(scene, by_value, candidates)
-    wanted = [
-        EqualityDelete(
-            path=d.file.file_path,
-            location=scene.check(d.file.file_path),
-            record_count=d.file.record_count,
-            equality_ids=tuple(d.file.equality_ids or ()),
-            spec_id=d.spec_id,
-            partition=d.file.partition,
-            sequence_number=1,
-            fields=fields,
-        )
-        for d in by_value
-    ]
+    wanted = [EqualityDelete.of(d.file, scene.check(d.file.file_path), d.spec_id, 1, fields) for d in by_value]
     found = await resolve(scene.objects, wanted, candidates)
     if apart:
         everywhere = [replace(d, spec_id=UNPARTITIONED.spec_id, partition=()) for d in wanted if d.partition]
@@ -313,19 +297,13 @@ async def _added(scene: Scene, progress: Progress, snapshot: AddedSnapshot, foun
     for added, parts in zip(found.added, columns, strict=True):
         one = planned(scene.terms, added, parts)
         if lacks_row_ids(parts):
-            one = await _with_row_ids(scene, places[added.file.file_path], progress.next_row_id, one)
+            # the first free one is what it is for as long as the plan holds
+            one = await with_row_ids(scene.drawer, places[added.file.file_path], progress.next_row_id, one)
+            one = replace(one, file=replace(one.file, takes=one.file.record_count))
+            progress.copied[added.file.file_path] = one.file.path
         progress.next_row_id += one.file.taken
         files_planned.append(one)
     return files_planned
-
-
-async def _with_row_ids(scene: Scene, place: Location, first: int, planned_file: PlannedFile) -> PlannedFile:
-    """A copy in which every row has an id. The first free one is what it is for as long as the plan holds."""
-    target = scene.drawer.directory / f"data/row-ids-{uuid4()}.parquet"
-    scene.drawer.litter.append(target)
-    size = await write_filled(scene.objects, place, first, target)
-    file = planned_file.file
-    return replace(planned_file, file=replace(file, path=str(target), size_bytes=size, takes=file.record_count))
 
 
 async def _deletes(
@@ -344,7 +322,7 @@ async def _deletes(
     async def one(item: tuple[str, LakeFile]) -> PlannedDeletes | None:
         path, file = item
         asked = deleted[path]
-        _check_positions(path, asked, file.record_count)
+        check_positions(path, asked, file.record_count)
         before = await folding.dated(scene.objects, file, inlined_ones.get(file.id, []))
         known = BitMap64(before.positions)
         if path in lifted and known - asked:
@@ -367,7 +345,7 @@ async def _rows(scene: Scene, found: Incoming, path: str, positions: BitMap64) -
         return []
     content = await scene.manifests.whole(path)
     keys = await asyncio.to_thread(side_file.read_keys, content)
-    _check_positions(path, positions, len(keys))
+    check_positions(path, positions, len(keys))
     async with one_state(scene.pool) as conn:
         after, upto = span
         visible = await inlined.keys(conn, view.metadata_schema, view.inlined, after=after, upto=upto, at=scene.at)

@@ -6,10 +6,12 @@ without field ids, for which the table has a name mapping (H38).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 from mergus.annex.file_facts import Part
+from mergus.catalog.delete_files import Drawer
 from mergus.ducklake import partition_keys, stats
 from mergus.ducklake.data_changes import NewFile
 from mergus.ducklake.partitions import Key
@@ -18,7 +20,8 @@ from mergus.iceberg.name_mapping import MappedField
 from mergus.iceberg.partition_spec import PartitionSpec, tuple_json
 from mergus.materialise import footers
 from mergus.materialise.incoming import Added
-from mergus.materialise.row_ids import ROW_ID
+from mergus.materialise.row_ids import write_filled
+from mergus.materialise.side_file import ROW_ID
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
@@ -112,3 +115,11 @@ def _named(fields: Sequence[MappedField], parts: Sequence[Part]) -> tuple[Mapped
 async def looked_at(objects: Objects, added: Sequence[Added], places: Mapping[str, Location]) -> list[Sequence[Part]]:
     """The columns of each file. Raises BadRequest for one that cannot be opened."""
     return await footers.columns(objects, {a.file.file_path: places[a.file.file_path] for a in added})
+
+
+async def with_row_ids(drawer: Drawer, place: Location, first: int, planned_file: PlannedFile) -> PlannedFile:
+    """A copy in which every row has an id: its own, or one that is counted from the first."""
+    target = drawer.directory / f"data/row-ids-{uuid4()}.parquet"
+    drawer.litter.append(target)
+    size = await write_filled(drawer.objects, place, first, target)
+    return replace(planned_file, file=replace(planned_file.file, path=str(target), size_bytes=size))

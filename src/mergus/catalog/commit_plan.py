@@ -20,7 +20,7 @@ from mergus.catalog.locations import TablePlaces
 from mergus.catalog.rebase import rebased
 from mergus.catalog.restore import RestoreStep, plan_restore
 from mergus.ducklake import column_changes, partition_keys
-from mergus.ducklake.column_changes import ColumnChanges, ColumnRow
+from mergus.ducklake.column_changes import ColumnChanges, row_of
 from mergus.ducklake.columns import Column, Columns, Comment, Span, Unrepresentable
 from mergus.ducklake.partitions import Key
 from mergus.errors import BadRequest, CommitFailed, Unsupported
@@ -224,16 +224,7 @@ def _with_wider(made: Plan, had: Columns, wider: set[int]) -> Plan:
     rows = {row.id: row for row in made.columns.inserted}
     for column in made.columns_after.columns:
         if column.id in wider and column.span.at(_NEXT):
-            rows[column.id] = ColumnRow(
-                id=column.id,
-                name=column.name,
-                type=_WIDER[column.type],
-                initial_default=column.initial_default,
-                default_value=column.default_value,
-                nulls_allowed=column.nulls_allowed,
-                parent=column.parent,
-                default_type=column.default_type,
-            )
+            rows[column.id] = replace(row_of(column), type=_WIDER[column.type])
     known = {c.id for c in had.columns}
     ended = tuple(sorted({*made.columns.ended, *(wider & known)}))
     columns = replace(made.columns, ended=ended, inserted=tuple(rows.values()), reshapes=True)
@@ -262,7 +253,7 @@ async def _steps(
         view=None if table is None else table.reading.view,
         at=-1 if table is None else table.reading.head.snapshot_id,
         schema=made.schema,
-        terms=_terms(made, shown),
+        terms=terms_of(made, shown),
         format_version=update.format_version,
         drawer=Drawer(lake.objects, places.own[0], litter),
     )
@@ -301,7 +292,8 @@ async def _manifests(shop: Workshop, table: Materialised, shown: Shown) -> list[
     return await shop.manifests.read_list(chain.manifest_list)
 
 
-def _terms(made: Plan, shown: TableMetadata | None) -> FileTerms:
+def terms_of(made: Plan, shown: TableMetadata | None) -> FileTerms:
+    """What files that come with the commit are held against."""
     update, specs = made.update, made.update.specs_after(shown)
     kinds = {f.id: f.type for f in made.schema.walk()}
     types = {

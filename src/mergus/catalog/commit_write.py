@@ -18,8 +18,9 @@ from mergus.catalog.commit_data import DataStep
 from mergus.catalog.commit_files import PlannedFile
 from mergus.catalog.commit_plan import COMMENT, Plan
 from mergus.catalog.delete_files import Drawer
+from mergus.catalog.find import find_schema
 from mergus.catalog.restore import RestoreStep
-from mergus.ducklake import alter, data_changes, inlined_restore, mappings, schemas, sort_expressions, tables
+from mergus.ducklake import alter, data_changes, inlined_restore, mappings, sort_expressions, tables
 from mergus.ducklake.changes import altered_table, inserted_into_table
 from mergus.ducklake.commit import Commit
 from mergus.ducklake.data_changes import DataChanges, NewFile
@@ -27,7 +28,6 @@ from mergus.ducklake.files import DataFile as LakeFile
 from mergus.ducklake.sorts import Key as SortKey
 from mergus.ducklake.tables import Table
 from mergus.ducklake.told import KEY as TOLD
-from mergus.errors import NoSuchNamespace
 from mergus.faults import point
 from mergus.iceberg.metadata import MAIN, Ref
 from mergus.iceberg.ref_update import Statistics
@@ -97,9 +97,7 @@ async def write(tx: Commit, objects: Objects, place: Place, plans: Sequence[Plan
 async def _table(tx: Commit, plan: Plan) -> Table:
     if plan.table is not None:
         return plan.table.reading.view.table
-    schema = await schemas.find(tx.conn, plan.change.namespace.schema_name)
-    if schema is None:
-        raise NoSuchNamespace(f"Namespace does not exist: {plan.change.namespace}")
+    schema = await find_schema(tx.conn, plan.change.namespace)
     table_id = await tables.create(tx, schema, plan.change.name, UUID(plan.update.uuid))
     table = await tables.read(tx.conn, table_id)
     assert table is not None  # noqa: S101  (inserted above, in this transaction)

@@ -15,12 +15,12 @@ from mergus.annex import staged
 from mergus.catalog import table_places
 from mergus.catalog.commit import commit_table
 from mergus.catalog.commit_plan import Change, plan
-from mergus.catalog.find import find_namespace
+from mergus.catalog.find import find_schema
 from mergus.catalog.lake import Lake
 from mergus.catalog.load_table import rendered
+from mergus.catalog.names import check_name, find_clash, taken
 from mergus.catalog.table_cache import Body
-from mergus.ducklake import tables
-from mergus.errors import AlreadyExists, BadRequest, NoSuchNamespace
+from mergus.errors import BadRequest
 from mergus.iceberg.metadata import TableMetadata
 from mergus.iceberg.namespace import Namespace
 from mergus.iceberg.partition_spec import FIRST_FIELD_ID, UNPARTITIONED, PartitionSpec, spec_json, with_field_ids
@@ -77,27 +77,9 @@ async def create_table(lake: Lake, ctx: RequestContext, namespace: Namespace, ne
 async def _check_free(lake: Lake, namespace: Namespace, name: str) -> None:
     check_name(name)
     async with lake.read() as conn:
-        schema = await find_namespace(conn, namespace)
-        if schema is None:
-            raise NoSuchNamespace(f"Namespace {namespace} holds no tables: it is there only as the parent of others")
-        if clash := await tables.find_clash(conn, schema.schema_id, name):
+        schema = await find_schema(conn, namespace)
+        if clash := await find_clash(conn, schema.schema_id, name):
             raise taken(namespace, name, clash)
-
-
-def taken(namespace: Namespace, name: str, clash: str) -> AlreadyExists:
-    kind, _, found = clash.partition(" ")
-    if found != name:
-        return AlreadyExists(
-            f"{kind.capitalize()} already exists: {namespace}.{found}, and names are the same to DuckDB whatever their "
-            f"case: {name}"
-        )
-    same = "" if kind == "table" else " with same name"
-    return AlreadyExists(f"{kind.capitalize()}{same} already exists: {namespace}.{name}")
-
-
-def check_name(name: str) -> None:
-    if not name or "\0" in name:
-        raise BadRequest("A table needs a name, without a NUL character in it")
 
 
 async def _location(lake: Lake, uuid: UUID, new: NewTable) -> str:

@@ -7,11 +7,11 @@ table, whatever else shares a directory with them (H22).
 
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
-from mergus.catalog.create_table import check_name, taken
-from mergus.catalog.find import find_namespace, find_table
+from mergus.catalog.find import find_schema, find_table
 from mergus.catalog.lake import Lake
+from mergus.catalog.names import check_name, find_clash, target_taken
 from mergus.ducklake import purge, tables
-from mergus.errors import AlreadyExists, NoSuchNamespace, NoSuchTable
+from mergus.errors import NoSuchTable
 from mergus.iceberg.namespace import Namespace
 
 
@@ -36,13 +36,10 @@ async def rename_table(
         table = await tables.read(tx.conn, table_id)
         if table is None:
             raise NoSuchTable(f"Table does not exist: {source[0]}.{source[1]}")
-        schema = await find_namespace(tx.conn, namespace)
-        if schema is None:
-            raise NoSuchNamespace(f"Namespace {namespace} holds no tables: it is there only as the parent of others")
-        clash = await tables.find_clash(tx.conn, schema.schema_id, name)
+        schema = await find_schema(tx.conn, namespace)
+        is_own = schema.name == table.schema_name and name != table.name
+        clash = await find_clash(tx.conn, schema.schema_id, name)
         # another spelling of its own name is no clash
-        if clash is not None and clash != f"table {table.name}":
-            raise taken(namespace, name, clash)
-        if (table.schema_name, table.name) == (schema.name, name):
-            raise AlreadyExists(f"Table already exists: {namespace}.{name}")
+        if clash is not None and not (is_own and clash == f"table {table.name}"):
+            raise target_taken(source, target, clash)
         await tables.rename(tx, table, schema, name)

@@ -7,21 +7,29 @@ from mergus.errors import NoSuchNamespace, NoSuchTable
 from mergus.iceberg.namespace import Namespace
 
 
-async def find_namespace(conn: Conn, namespace: Namespace) -> Schema | None:
-    """Its schema; None if it is there only as a parent; NoSuchNamespace if it is not there."""
+async def find_namespace(conn: Conn, namespace: Namespace, at: int | None = None) -> Schema | None:
+    """Its schema, now or at a snapshot; None if it is there only as a parent; NoSuchNamespace if it is not there."""
     if namespace.can_exist:
-        schema = await schemas.find(conn, namespace.schema_name)
-        if schema is not None or await schemas.has_children(conn, namespace.schema_name):
+        schema = await schemas.find(conn, namespace.schema_name, at)
+        if schema is not None or await schemas.has_children(conn, namespace.schema_name, at):
             return schema
     raise NoSuchNamespace(f"Namespace does not exist: {namespace}")
 
 
-async def find_table(conn: Conn, namespace: Namespace, name: str) -> int:
+async def find_schema(conn: Conn, namespace: Namespace) -> Schema:
+    """The schema of a namespace that tables can be in."""
+    schema = await find_namespace(conn, namespace)
+    if schema is None:
+        raise NoSuchNamespace(f"Namespace {namespace} holds no tables: it is there only as the parent of others")
+    return schema
+
+
+async def find_table(conn: Conn, namespace: Namespace, name: str, at: int | None = None) -> int:
     try:
-        schema = await find_namespace(conn, namespace)
+        schema = await find_namespace(conn, namespace, at)
     except NoSuchNamespace as e:
         raise NoSuchTable(f"Table does not exist: {namespace}.{name}") from e
-    found = None if schema is None or "\0" in name else await tables.find(conn, schema.schema_id, name)
+    found = None if schema is None or "\0" in name else await tables.find(conn, schema.schema_id, name, at)
     if found is None:
         raise NoSuchTable(f"Table does not exist: {namespace}.{name}")
     return found

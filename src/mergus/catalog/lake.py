@@ -1,7 +1,7 @@
 """The lake that a server serves: its Postgres, its objects, and what all its processes share."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from uuid import uuid4
@@ -9,8 +9,9 @@ from uuid import uuid4
 from mergus.access.context import RequestContext
 from mergus.annex import catalog
 from mergus.catalog import request_keys
-from mergus.catalog.paging import Fetch, PageRequest, PageTokens
+from mergus.catalog.paging import Fetch, PageRequest, PageTokens, T
 from mergus.catalog.served_tables import ServedTables
+from mergus.catalog.served_views import ServedViews
 from mergus.catalog.table_cache import TableCache
 from mergus.config import Settings
 from mergus.ducklake import commit
@@ -36,8 +37,10 @@ class Lake:
     settings: Settings
     pool: Pool
     objects: Objects
+    views: ServedViews
     watch: Watch
     _writers: asyncio.Semaphore
+    _aside: asyncio.Semaphore
     _page_tokens: PageTokens | None = None
     _tables: ServedTables | None = None
 
@@ -61,6 +64,20 @@ class Lake:
         return connection(self.pool)
 
     @asynccontextmanager
+    async def aside(self) -> AsyncGenerator[Conn]:
+        """For what may wait and nobody waits for: one connection, however many ask."""
+        try:
+            async with asyncio.timeout(self.settings.pool_timeout):
+                await self._aside.acquire()
+        except TimeoutError:
+            raise ServiceUnavailable("Too many others are waiting; try again") from None
+        try:
+            async with self.read() as conn:
+                yield conn
+        finally:
+            self._aside.release()
+
+    @asynccontextmanager
     async def hold_still(self, ctx: RequestContext) -> AsyncGenerator[Conn]:
         async with self._turn(), commit.hold_still(self.pool) as conn:
             yield conn
@@ -80,11 +97,15 @@ class Lake:
             },
         )
         async with self._turn():
+            tx: Commit | None = None
             try:
                 async with commit.commit(self.pool, info) as tx:
                     yield tx
                     await self._seal(tx.conn, ctx)
             except CommitStateUnknown as e:
+                # a change of our own tables alone leaves no snapshot that would tell of it
+                if tx is None or not tx.is_told:
+                    raise
                 await self._settle(marker, e)
         self._sealed(ctx)
         COMMITS.labels(ctx.operation).inc()
@@ -120,16 +141,18 @@ class Lake:
         finally:
             self._writers.release()
 
-    async def page(self, listing: list[str], request: PageRequest, fetch: Fetch) -> tuple[list[str], str | None]:
-        """One page of keys, and the token of the next if there is one. `listing` says what is listed: a token is good
-        for that alone. `fetch` gives the keys after one, in order, so many at most."""
+    async def page(
+        self, listing: list[str], request: PageRequest, fetch: Fetch[T], key: Callable[[T], str] = str
+    ) -> tuple[list[T], str | None]:
+        """One page, and the token of the next if there is one. `listing` says what is listed: a token is good for that
+        alone. `fetch` gives what comes after a key, in order, so many at most."""
         if not request.wanted:
             return await fetch(None, None), None
         tokens = await self._tokens()
         limit = min(request.size or self.settings.page_size, self.settings.page_size)
         after = tokens.read(listing, request.token) if request.token else None
         found = await fetch(after, limit + 1)
-        return found[:limit], tokens.issue(listing, found[limit - 1]) if len(found) > limit else None
+        return found[:limit], tokens.issue(listing, key(found[limit - 1])) if len(found) > limit else None
 
     async def _tokens(self) -> PageTokens:
         if self._page_tokens is None:
@@ -162,12 +185,15 @@ async def open_lake(settings: Settings) -> AsyncGenerator[Lake]:
     await pool.open(wait=False)
     writers = asyncio.Semaphore(max(1, settings.pool_max - FOR_READERS))
     watch = Watch(settings)
-    lake = Lake(settings, pool, Objects(settings), watch, writers)
+    objects = Objects(settings)
+    views = ServedViews(settings, objects)
+    lake = Lake(settings, pool, objects, views, watch, writers, asyncio.Semaphore(1))
     observer = asyncio.create_task(_observe(lake))
     try:
         yield lake
     finally:
         observer.cancel()
+        await lake.views.close()
         await watch.close()
         await pool.close()
 

@@ -3,23 +3,26 @@
 import asyncio
 import hashlib
 import time
-from dataclasses import replace
 from typing import Final
 
 import orjson
 
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
+from mergus.catalog.find import find_table
 from mergus.catalog.lake import Lake
-from mergus.catalog.served_tables import ServedTables
+from mergus.catalog.served_tables import PastKey, ServedTables
 from mergus.catalog.table_cache import Answer, Body, Snapshots
-from mergus.ducklake.snapshots import Head, exists
+from mergus.ducklake.snapshots import Head, exists, latest_ms
 from mergus.ducklake.told import LEAST_CLIENT_ID
 from mergus.errors import NoSuchSnapshot, ServiceUnavailable, Unsupported
 from mergus.iceberg.metadata import TableMetadata
 from mergus.iceberg.namespace import Namespace
-from mergus.materialise.metadata import at_snapshot, earlier, refs_only, render
-from mergus.materialise.metadata_file import Written
+from mergus.materialise.metadata import earlier, refs_only, render
+from mergus.materialise.metadata_file import Written, write_past
+from mergus.materialise.past import as_at, is_there
+from mergus.materialise.reading import changed_at
+from mergus.materialise.table import Materialised
 
 # DuckDB's iceberg extension takes the last snapshot of the log that is not later than its own clock says.
 GOES_BY_ITS_CLOCK: Final = "duckdb/"
@@ -38,24 +41,34 @@ async def load_table(
     snapshots: Snapshots,
     snapshot_id: int | None,
 ) -> Body:
+    """As it is now; or as it was at the snapshot that the request is about, or at one before that it names."""
     served = await lake.tables()
     # asked before the lake is looked at: the answer then knows of it
     is_clients = snapshot_id is not None and snapshot_id >= LEAST_CLIENT_ID
     known = is_clients or (snapshot_id is not None and await _exists(lake, snapshot_id))
     head = await served.look()
-    table_id = await served.resolve(namespace, name, head)
+    if ctx.at is None:
+        table_id = await served.resolve(namespace, name, head)
+    else:
+        async with lake.read() as conn:
+            table_id = await find_table(conn, namespace, name, ctx.at)
     await authorise(ctx, namespace)
     early = _goes_by_its_clock(ctx)
-    if snapshot_id is None:
+    if snapshot_id is not None:
+        if not known:
+            raise NoSuchSnapshot(f"Snapshot {snapshot_id} does not exist, or has expired")
+        if is_clients:
+            table = await served.past(table_id, head, head.snapshot_id if ctx.at is None else ctx.at)
+            snapshot_id = _in_the_lake(table, snapshot_id)
+        if ctx.at is not None and snapshot_id > ctx.at:
+            raise NoSuchSnapshot(f"Snapshot {snapshot_id} is later than {ctx.at}")
+    at = ctx.at if snapshot_id is None else snapshot_id
+    if at is None:
         return await _body(await served.answer(table_id, head), snapshots, early=early)
-    if not known:
-        raise NoSuchSnapshot(f"Snapshot {snapshot_id} does not exist, or has expired")
-    if is_clients:
-        snapshot_id = _in_the_lake(await served.answer(table_id, head), snapshot_id)
-    written = await _pinned(served, table_id, head, snapshot_id)
-    if written is None:
-        raise NoSuchSnapshot(f"Table {namespace}.{name} has no rows at snapshot {snapshot_id}")
-    return await asyncio.to_thread(_render, written, snapshots, early)
+    body = await _past_body(lake, served, head, (table_id, at, snapshots, early), has_rows=snapshot_id is not None)
+    if body is None:
+        raise NoSuchSnapshot(f"Table {namespace}.{name} has no rows at snapshot {at}")
+    return body
 
 
 async def _exists(lake: Lake, snapshot_id: int) -> bool:
@@ -63,36 +76,45 @@ async def _exists(lake: Lake, snapshot_id: int) -> bool:
         return await exists(conn, snapshot_id)
 
 
-def _in_the_lake(answer: Answer, snapshot_id: int) -> int:
+def _in_the_lake(table: Materialised, snapshot_id: int) -> int:
     """The lake's number of a snapshot that a client made."""
-    for snapshot in answer.table.reading.known.snapshots:
+    for snapshot in table.reading.known.snapshots:
         if snapshot.iceberg_id == snapshot_id:
             return snapshot.id
     raise NoSuchSnapshot(f"Snapshot {snapshot_id} does not exist, or has expired")
 
 
-async def _pinned(served: ServedTables, table_id: int, head: Head, snapshot_id: int) -> Written | None:
-    """The table as it was at a snapshot of the lake: at its own last one before. What is listed may be less than there
-    is, and the last one of that would be another state."""
+async def _past_body(lake: Lake, served: ServedTables, head: Head, key: PastKey, *, has_rows: bool) -> Body | None:
+    """The table as it was at a snapshot of the lake. With `has_rows` None if it had no snapshot then."""
+    table_id, at, snapshots, early = key
     deadline = time.monotonic() + HISTORY_SECONDS
     while True:
-        answer = await served.answer(table_id, head)
-        reading = answer.table.reading
-        nearest = max((s.id for s in reading.known.snapshots if s.id <= snapshot_id), default=None)
-        main = next((main for at, main in reading.mains if at.id == nearest), None)
-        if nearest is None or (main is None and any(at.id == nearest for at, _ in reading.mains)):
+        table = await served.past(table_id, head, at)
+        if (kept := served.past_body(key, table.reading.head)) is not None:
+            return kept
+        reading = table.reading
+        if has_rows and not reading.view.table.was_there(at):
             return None
-        pinned = None if main is None else at_snapshot(answer.written.metadata, nearest, main.snapshot.iceberg_id)
-        if pinned is not None:
-            return replace(answer.written, metadata=pinned)
-        if answer.missing_from is None:
-            raise Unsupported(f"At snapshot {snapshot_id} the table cannot be shown as Iceberg")
+        async with lake.read() as conn:
+            updated_ms = await latest_ms(conn, changed_at(reading.turns, reading.known.snapshots, at))
+        then = as_at(table, at, updated_ms)
+        if is_there(then):
+            break
+        if table.missing_from is None:
+            raise Unsupported(f"At snapshot {at} the table cannot be shown as Iceberg")
         if time.monotonic() > deadline:
             raise ServiceUnavailable("The table's history is still being made; try again")
-        await served.complete(table_id, deadline - time.monotonic())
+        if reading.view.table.dropped_at is None:
+            await served.complete(table_id, deadline - time.monotonic())
         # it may have failed at once, and would again
         await asyncio.sleep(0.05)
         head = await served.look()
+    if has_rows and then.reading.main is None:
+        return None
+    written = await write_past(served.materialiser.objects, then)
+    body = await asyncio.to_thread(_render, written, snapshots, early)
+    served.keep_past_body(key, reading.head, body)
+    return body
 
 
 async def body_of(ctx: RequestContext, answer: Answer) -> Body:

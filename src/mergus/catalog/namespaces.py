@@ -12,6 +12,7 @@ import orjson
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
 from mergus.annex import namespace_properties as properties
+from mergus.annex import views as annex_views
 from mergus.catalog.find import find_namespace
 from mergus.catalog.lake import Lake
 from mergus.catalog.paging import PageRequest
@@ -56,10 +57,10 @@ async def list_namespaces(
     async def fetch(after: str | None, limit: int | None) -> list[str]:
         async with lake.read() as conn:
             if parent is not None:
-                await find_namespace(conn, parent)
-            return await schemas.list_children(conn, below, after, limit)
+                await find_namespace(conn, parent, ctx.at)
+            return await schemas.list_children(conn, below, after, limit, ctx.at)
 
-    found, token = await lake.page([ctx.operation, *(parent.levels if parent else ())], page, fetch)
+    found, token = await lake.page([ctx.listing, *(parent.levels if parent else ())], page, fetch)
     return [parent.child(x) if parent else Namespace((x,)) for x in found], token
 
 
@@ -88,9 +89,10 @@ async def create_namespace(
 
 
 async def load_namespace(lake: Lake, ctx: RequestContext, namespace: Namespace) -> dict[str, str]:
+    """Properties have no history: those of an older snapshot are those of now."""
     await authorise(ctx, namespace)
     async with lake.read() as conn:
-        schema = await find_namespace(conn, namespace)
+        schema = await find_namespace(conn, namespace, ctx.at)
         if schema is None:
             return {}
         return {**await properties.read(conn, schema.schema_id), LOCATION: schema.location}
@@ -99,7 +101,7 @@ async def load_namespace(lake: Lake, ctx: RequestContext, namespace: Namespace) 
 async def namespace_exists(lake: Lake, ctx: RequestContext, namespace: Namespace) -> None:
     await authorise(ctx, namespace)
     async with lake.read() as conn:
-        await find_namespace(conn, namespace)
+        await find_namespace(conn, namespace, ctx.at)
 
 
 async def drop_namespace(lake: Lake, ctx: RequestContext, namespace: Namespace) -> None:
@@ -111,7 +113,9 @@ async def drop_namespace(lake: Lake, ctx: RequestContext, namespace: Namespace) 
         if await schemas.has_children(tx.conn, namespace.schema_name):
             raise NamespaceNotEmpty(f"Namespace {namespace} is not empty: it has namespaces below it")
         assert schema is not None  # noqa: S101  (a namespace without a schema has some below it)
-        if content := await schemas.find_content(tx.conn, schema.schema_id):
+        content = await schemas.find_content(tx.conn, schema.schema_id)
+        content += [f"view {name}" for name in await annex_views.list_names(tx.conn, schema.schema_id, None, 3)]
+        if content:
             raise NamespaceNotEmpty(f"Namespace {namespace} is not empty: it holds {', '.join(content)}")
         await properties.remove_all(tx.conn, schema.schema_id)
         await schemas.drop(tx, schema.schema_id)

@@ -7,13 +7,16 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import orjson
 
 from mergus.errors import BadRequest
 
-# (after, limit) → keys
-Fetch = Callable[[str | None, int | None], Awaitable[list[str]]]
+T = TypeVar("T")
+
+# (after, limit) → what is listed
+Fetch = Callable[[str | None, int | None], Awaitable[list[T]]]
 
 _MAC_BYTES = 16
 

@@ -13,17 +13,22 @@ from typing import Any, Final, TypeVar
 
 from mergus.catalog.find import find_table
 from mergus.catalog.freshness import Shared
-from mergus.catalog.table_cache import Answer, TableCache
+from mergus.catalog.newest import keep_newest
+from mergus.catalog.table_cache import Answer, Body, Snapshots, TableCache
+from mergus.ducklake import tables
 from mergus.ducklake.connect import Pool, connection
 from mergus.ducklake.snapshots import Head
-from mergus.errors import ApiError, ServiceUnavailable
+from mergus.errors import ApiError, NoSuchTable, ServiceUnavailable, Unsupported
 from mergus.iceberg.namespace import Namespace
 from mergus.logs import log
 from mergus.materialise import metadata_file
 from mergus.materialise.metadata_file import Signpost
-from mergus.materialise.table import Materialiser
+from mergus.materialise.table import Materialised, Materialiser
 
 T = TypeVar("T")
+K = TypeVar("K")
+# table, snapshot of the lake, and what of it is shown
+PastKey = tuple[int, int, Snapshots, bool]
 
 # How long history is made before those who ask meanwhile are shown what there is, and others have their turn.
 BEHIND_SECONDS: Final = 5.0
@@ -32,6 +37,10 @@ BEHIND_AT_ONCE: Final = 2
 # the metadata tells of all of them.
 SHORTLY: Final = 0.25
 SIGNED_AFTER: Final = (0, 1, 5, 25)
+# How long history is made for one who asks for the past of a table that is not there any more.
+PAST_SECONDS: Final = 10.0
+# So many documents about the past are kept: there are as many as there are snapshots, and each is soon made again.
+PAST_BODIES: Final = 64
 # How long one who needs a sign waits for it: a process that is paused in the middle may keep others from setting it.
 SIGNED_WITHIN: Final = 2.0
 
@@ -54,6 +63,11 @@ class ServedTables:
     _wanted: dict[int, None] = field(default_factory=dict[int, None])
     _heard: dict[int, None] = field(default_factory=dict[int, None])
     _warming: dict[int, asyncio.Task[None]] = field(default_factory=dict[int, asyncio.Task[None]])
+    # dropped tables that were asked for last, by when they were dropped and the state of the lake
+    _past: dict[int, tuple[tuple[int, int, int], Materialised]] = field(
+        default_factory=dict[int, tuple[tuple[int, int, int], Materialised]]
+    )
+    _past_bodies: dict[PastKey, tuple[Head, Body]] = field(default_factory=dict[PastKey, tuple[Head, Body]])
 
     def __post_init__(self) -> None:
         self.look = Shared(self.cache.look)
@@ -70,10 +84,7 @@ class ServedTables:
 
     async def answer(self, table_id: int, head: Head) -> Answer:
         """For a client: about the table as it was at `head` or later."""
-        self._wanted.pop(table_id, None)
-        self._wanted[table_id] = None
-        if len(self._wanted) > self.cache.limit:
-            del self._wanted[next(iter(self._wanted))]
+        keep_newest(self._wanted, table_id, None, self.cache.limit)
         deadline = time.monotonic() + self.patience
         answer = await self._answer(table_id, head, self.patience)
         # one who has less patience may have begun it
@@ -116,6 +127,41 @@ class ServedTables:
         if table.missing_from is not None:
             self._finish(table_id)
         return answer
+
+    async def past(self, table_id: int, head: Head, at: int) -> Materialised:
+        """A table with all that it was at a snapshot. It may have been dropped since, or be nothing to Iceberg now."""
+        try:
+            return (await self.answer(table_id, head)).table
+        except NoSuchTable:
+            self._wanted.pop(table_id, None)
+            return await self._dropped(table_id, head, at)
+        except Unsupported:
+            return await self.materialiser.table(table_id, PAST_SECONDS, upto=at)
+
+    async def _dropped(self, table_id: int, head: Head, at: int) -> Materialised:
+        """As it was when it was dropped, which only an expiry changes; then the epoch is another."""
+        async with connection(self.pool) as conn:
+            last = await tables.read_last(conn, table_id)
+        if last is None or last.dropped_at is None:
+            raise ServiceUnavailable("The table was dropped, or brought back, while it was looked for; try again")
+        key = (last.dropped_at, head.epoch, self.cache.generation)
+        known, table = self._past.get(table_id, (None, None))
+        if table is None or known != key or table.missing_from is not None:
+            try:
+                table = await self.materialiser.table(table_id, PAST_SECONDS, upto=last.dropped_at - 1)
+            except Unsupported:
+                return await self.materialiser.table(table_id, PAST_SECONDS, upto=at)
+            if table.reading.head.epoch == head.epoch:
+                keep_newest(self._past, table_id, (key, table), self.cache.limit)
+        return table
+
+    def past_body(self, key: PastKey, head: Head) -> Body | None:
+        """That was made of the table as it was read at this head."""
+        known, body = self._past_bodies.get(key, (None, None))
+        return body if known == head else None
+
+    def keep_past_body(self, key: PastKey, head: Head, body: Body) -> None:
+        keep_newest(self._past_bodies, key, (head, body), PAST_BODIES)
 
     async def bring(self, table_id: int) -> tuple[Head, int | None]:
         """Puts the table on storage as it is now, with the signs to it. The head that it is about, or a later one, and

@@ -9,6 +9,7 @@ import gzip
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mergus.catalog.newest import keep_newest
 from mergus.ducklake import snapshots
 from mergus.ducklake.changes import names_stay, tables_named
 from mergus.ducklake.connect import Watch
@@ -124,10 +125,7 @@ class TableCache:
         if current is None or answer.head.epoch != current.epoch or answer.generation != self.generation:
             return
         if answer.head.snapshot_id >= self._changed.get(table_id, -1):
-            self._answers.pop(table_id, None)
-            self._answers[table_id] = answer
-            if len(self._answers) > self.limit:
-                self._answers.pop(next(iter(self._answers)))
+            keep_newest(self._answers, table_id, answer, self.limit)
 
     def forget(self, table_id: int) -> None:
         self._answers.pop(table_id, None)

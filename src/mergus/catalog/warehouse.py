@@ -1,23 +1,40 @@
-"""`GET /v1/config`: which catalog a client means, and how to speak to it."""
+"""`GET /v1/config`: which catalog a client means, of which time, and how to speak to it; and what a prefix means."""
 
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
+from mergus.catalog import travel
 from mergus.catalog.lake import Lake
 from mergus.ducklake.metadata import check_served
-from mergus.errors import NoSuchWarehouse
+from mergus.errors import Forbidden, NoSuchWarehouse
 
 
 async def load_config(lake: Lake, ctx: RequestContext, warehouse: str | None) -> tuple[dict[str, str], dict[str, str]]:
     """(defaults, overrides) for the client."""
     await authorise(ctx, None)
+    prefix = lake.settings.prefix
     if warehouse and not await _is_ours(lake, warehouse):
-        raise NoSuchWarehouse(f"Warehouse does not exist: {warehouse}")
-    return _storage_defaults(lake), {"prefix": lake.settings.prefix}
+        base, point = travel.split(prefix, warehouse)
+        if point is None or not await _is_ours(lake, base):
+            raise NoSuchWarehouse(f"Warehouse does not exist: {warehouse}")
+        async with lake.read() as conn:
+            prefix += f"{travel.SEPARATOR}{await travel.resolve(conn, base, point)}"
+    return _storage_defaults(lake), {"prefix": prefix}
 
 
-def check_prefix(lake: Lake, prefix: str) -> None:
-    if prefix != lake.settings.prefix:
+async def enter(lake: Lake, ctx: RequestContext, prefix: str) -> None:
+    """Which state of the lake the request is about."""
+    warehouse, point = travel.split(lake.settings.prefix, prefix)
+    if warehouse != lake.settings.prefix:
         raise NoSuchWarehouse(f"Warehouse does not exist: {prefix}")
+    if point is not None:
+        async with lake.read() as conn:
+            ctx.at = await travel.resolve(conn, warehouse, point)
+
+
+def check_writable(lake: Lake, prefix: str) -> None:
+    warehouse, point = travel.split(lake.settings.prefix, prefix)
+    if warehouse == lake.settings.prefix and point is not None:
+        raise Forbidden(f"{prefix} is the lake as it was, which can only be read; what is to change is in {warehouse}")
 
 
 async def _is_ours(lake: Lake, warehouse: str) -> bool:

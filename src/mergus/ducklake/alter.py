@@ -16,9 +16,9 @@ from typing import Final, LiteralString
 from mergus.ducklake import inlined_tables, partitions, sort_expressions, sorts, tables
 from mergus.ducklake.changes import altered_table
 from mergus.ducklake.column_changes import ColumnChanges
-from mergus.ducklake.columns import folded
 from mergus.ducklake.commit import Commit
 from mergus.errors import Unsupported
+from mergus.iceberg.schema_parse import folded
 
 END_COLUMNS: Final = """
     UPDATE ducklake_column SET end_snapshot = %(snapshot_id)s
@@ -28,6 +28,12 @@ INSERT_COLUMN: Final = """
     INSERT INTO ducklake_column
     VALUES (%(id)s, %(snapshot_id)s, NULL, %(table_id)s, %(id)s, %(name)s, %(type)s, %(initial_default)s,
             %(default_value)s, %(nulls_allowed)s, %(parent)s, %(default_type)s, 'duckdb')
+"""
+# A column that never was: the next one gets a higher id (N§3.2).
+RESERVE_COLUMN: Final = """
+    INSERT INTO ducklake_column
+    VALUES (%(id)s, %(snapshot_id)s, %(snapshot_id)s, %(table_id)s, %(id)s, %(name)s, 'int32', NULL, 'NULL', true, NULL,
+            'literal', 'duckdb')
 """
 END_COLUMN_COMMENTS: Final = """
     UPDATE ducklake_column_tag SET end_snapshot = %(snapshot_id)s
@@ -81,6 +87,12 @@ async def write_columns(tx: Commit, table_id: int, changes: ColumnChanges, *, is
         await inlined_tables.add(tx, table_id)
     if not is_new:
         tx.record(altered_table(table_id))
+
+
+async def reserve_column_ids(tx: Commit, table_id: int, last: int) -> None:
+    """Columns that come get ids after this one: files of the table may have columns in them, by lower ids, that the
+    table has no more."""
+    await tx.conn.execute(RESERVE_COLUMN, {**_key(tx, table_id), "id": last, "name": f"reserved_{last}"})
 
 
 async def set_partitioning(tx: Commit, table_id: int, keys: Sequence[partitions.Key]) -> int:

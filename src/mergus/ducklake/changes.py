@@ -29,17 +29,22 @@ class Kind(IntEnum):
 
     DROPPED_SCHEMA = auto()
     DROPPED_TABLE = auto()
+    DROPPED_VIEW = auto()
     CREATED_SCHEMA = auto()
     CREATED_TABLE = auto()
+    CREATED_VIEW = auto()
     INSERTED_INTO_TABLE = auto()
     DELETED_FROM_TABLE = auto()
     ALTERED_TABLE = auto()
+    ALTERED_VIEW = auto()
     INLINED_INSERT = auto()
     INLINED_DELETE = auto()
 
 
 # Those after which every table is what it was.
-SCHEMAS_ALONE: Final = frozenset({Kind.DROPPED_SCHEMA, Kind.CREATED_SCHEMA})
+TABLES_STAY: Final = frozenset(
+    {Kind.DROPPED_SCHEMA, Kind.CREATED_SCHEMA, Kind.DROPPED_VIEW, Kind.CREATED_VIEW, Kind.ALTERED_VIEW}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,20 @@ def dropped_table(table_id: int) -> Change:
 
 def altered_table(table_id: int) -> Change:
     return Change(Kind.ALTERED_TABLE, str(table_id), alters_schema=True)
+
+
+def created_view(schema_name: str, name: str) -> Change:
+    """Of a view that is renamed, too: then by its new name."""
+    return Change(Kind.CREATED_VIEW, f"{quoted(schema_name)}.{quoted(name)}", alters_schema=True)
+
+
+def dropped_view(view_id: int) -> Change:
+    return Change(Kind.DROPPED_VIEW, str(view_id), alters_schema=True)
+
+
+def altered_view(view_id: int) -> Change:
+    """Its comment."""
+    return Change(Kind.ALTERED_VIEW, str(view_id), alters_schema=True)
 
 
 def inserted_into_table(table_id: int) -> Change:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
-from mergus.ducklake.columns import Column, default_json, folded
+from mergus.ducklake.columns import Column, default_json
 from mergus.ducklake.types import ducklake_type, iceberg_primitive, why_not_stored
 from mergus.errors import Unsupported
 from mergus.iceberg import values
 from mergus.iceberg.schema import Field, JsonValue, List, Map, Schema, Struct, Type, value_json
+from mergus.iceberg.schema_parse import folded
 from mergus.iceberg.single_value import parse_value
 
 # What DuckLake has for a column without a default.
@@ -92,7 +93,7 @@ def altered(live: Sequence[Column], current: Schema, wanted: Schema) -> ColumnCh
     old, new = {f.id: f for f in current.walk()}, _places(wanted)
     gone = [rows[i] for i in old if i not in new]
     changed = {i: _changed_row(rows[i], old[i], place) for i, place in new.items() if i in old}
-    changed = {i: row for i, row in changed.items() if row != _row(rows[i])}
+    changed = {i: row for i, row in changed.items() if row != row_of(rows[i])}
     added = [_new_row(place) for i, place in new.items() if i not in old]
     docs = {i: (old[i].doc if i in old else None, place.field.doc) for i, place in new.items()}
     renamed = {i: row for i, row in changed.items() if row.name != rows[i].name}
@@ -200,7 +201,7 @@ def _new_row(place: _Place) -> ColumnRow:
 
 
 def _changed_row(column: Column, old: Field, place: _Place) -> ColumnRow:
-    row, new = _row(column), place.field
+    row, new = row_of(column), place.field
     if new.name != column.name:
         row = replace(row, name=new.name)
     if isinstance(new.type, str) and isinstance(old.type, str) and new.type != old.type:
@@ -215,7 +216,7 @@ def _changed_row(column: Column, old: Field, place: _Place) -> ColumnRow:
     return row
 
 
-def _row(column: Column) -> ColumnRow:
+def row_of(column: Column) -> ColumnRow:
     return ColumnRow(
         column.id,
         column.name,

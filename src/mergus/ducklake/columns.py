@@ -16,13 +16,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from string import ascii_lowercase, ascii_uppercase
 from typing import Final, TypeAlias
 
 from mergus.ducklake.connect import Conn
 from mergus.ducklake.types import iceberg_primitive, why_refused
-from mergus.iceberg import values
+from mergus.iceberg import schema_change, values
 from mergus.iceberg.schema import Field, JsonValue, List, Map, Schema, Struct, Type, value_json
+from mergus.iceberg.schema_parse import folded
 
 READ: Final = """
     SELECT column_id, begin_snapshot, end_snapshot, column_name, column_type, nulls_allowed, parent_column,
@@ -44,16 +44,10 @@ READ_LACKING: Final = """
 """
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
-_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 _WIDENED: Final = ("int", "long")
 _PROMOTIONS: Final = frozenset({_WIDENED, ("float", "double")})
 # DuckDB's text of a blob: printable ASCII, anything else as \xHH
 _BLOB_PART: Final = re.compile(r"\\x([0-9A-Fa-f]{2})|([ -\[\]-~])")
-
-
-def folded(name: str) -> str:
-    """DuckDB takes two names for one if they differ in the case of ASCII letters alone."""
-    return name.translate(_LOWER)
 
 
 class Unrepresentable(Exception):
@@ -297,11 +291,8 @@ def promotes(old: str, new: str) -> bool:
     """Whether Iceberg readers read a file of one DuckLake type as the other."""
     if old == new:
         return True
-    before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
-    if before and after:
-        return before[2] == after[2] and int(before[1]) <= int(after[1])
-    kinds = iceberg_primitive(old), iceberg_primitive(new)
-    return None not in kinds and (kinds[0] == kinds[1] or kinds in _PROMOTIONS)
+    before, after = iceberg_primitive(old), iceberg_primitive(new)
+    return before is not None and after is not None and schema_change.promotes(before, after)
 
 
 def _type(column: Column, parts: tuple[Field, ...], path: tuple[str, ...]) -> Type:

@@ -35,7 +35,7 @@ import orjson
 import psycopg
 from psycopg.errors import LockNotAvailable
 
-from mergus.ducklake.changes import SCHEMAS_ALONE, Change, changes_made
+from mergus.ducklake.changes import TABLES_STAY, Change, changes_made
 from mergus.ducklake.connect import Conn, Pool, connection
 from mergus.ducklake.metadata import SUPPORTED_VERSION
 from mergus.errors import CommitStateUnknown, ServiceUnavailable
@@ -115,10 +115,12 @@ class Commit:
         self.head = head
         self._info = info
         self._next_catalog_id = head.next_catalog_id
-        self._next_file_id = head.next_file_id
+        self._next_file_id: int = head.next_file_id
         self._changes: list[Change] = []
         self._told: dict[str, Any] = {}
         self._named: set[int] = set()
+        # whether a snapshot of the lake has been written
+        self.is_told = False
 
     @property
     def snapshot_id(self) -> int:
@@ -159,7 +161,7 @@ class Commit:
         extra = {**self._info.extra, **self._told}
         if contended and contended[0]:
             extra["contended"] = True
-        touches_tables = any(c.kind not in SCHEMAS_ALONE for c in self._changes)
+        touches_tables = any(c.kind not in TABLES_STAY for c in self._changes)
         if touches_tables and self._next_file_id == self.head.next_file_id:
             self._next_file_id += 1
         made = Head(
@@ -178,6 +180,7 @@ class Commit:
         }
         await self.conn.execute(INSERT_SNAPSHOT, row)
         await self.conn.execute(INSERT_CHANGES, row)
+        self.is_told = True
         self._named |= {int(c.subject) for c in self._changes if c.subject.isdecimal()}
         self.head, self._changes, self._told = made, [], {}
 

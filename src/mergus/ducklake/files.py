@@ -17,8 +17,7 @@ from psycopg import sql
 
 from mergus.ducklake.connect import Conn
 from mergus.ducklake.paths import Path, TablePaths
-
-VISIBLE: Final = "begin_snapshot <= %(at)s AND (end_snapshot IS NULL OR end_snapshot > %(at)s)"
+from mergus.ducklake.visible import VISIBLE
 
 _FILE: Final = """
     SELECT data_file_id, path, path_is_relative, record_count, file_size_bytes, row_id_start, begin_snapshot,

@@ -21,8 +21,9 @@ from typing import Any, Final, LiteralString
 
 from psycopg import sql
 
-from mergus.ducklake.columns import Column, Columns, folded
+from mergus.ducklake.columns import Column, Columns
 from mergus.ducklake.connect import Conn
+from mergus.iceberg.schema_parse import folded
 
 # From pg_class as this transaction sees it, not from to_regclass: a table that a flush has dropped meanwhile is to
 # fail the query for its rows. If it were only left out, its rows would be missing from a state that still has them.

@@ -18,11 +18,11 @@ from typing import Final, LiteralString
 
 from psycopg import sql
 
-from mergus.ducklake.columns import folded
 from mergus.ducklake.commit import Commit
 from mergus.ducklake.inlined import SYSTEM_COLUMNS
 from mergus.ducklake.names import is_bare
 from mergus.errors import Unsupported
+from mergus.iceberg.schema_parse import folded
 
 # The schema of DuckLake's own tables, whether the table has an inlined one, and the limit of rows that somebody set:
 # for the table, else for its schema, else for the lake.

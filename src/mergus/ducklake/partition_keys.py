@@ -16,7 +16,8 @@ from typing import Final
 from mergus.ducklake.partitions import Key
 from mergus.iceberg import values
 from mergus.iceberg.manifest import PartitionValue
-from mergus.iceberg.partition_spec import CALENDAR, PartitionSpec
+from mergus.iceberg.partition_spec import PartitionSpec
+from mergus.iceberg.transforms import CALENDAR
 
 _EPOCH: Final = date(1970, 1, 1)
 # DuckDB fails on blobs that are no text; uuids and floats have texts, but not all that DuckDB would write.

@@ -45,11 +45,14 @@ from mergus.iceberg.partition_spec import (
 from mergus.iceberg.schema import Schema
 from mergus.iceberg.transforms import CALENDAR, can_transform, ordinal, result_type
 
+# A table that was dropped and came back has a row for each time: to Iceberg it was never away.
 READ: Final = """
     SELECT i.partition_id, i.begin_snapshot, i.end_snapshot, c.column_id, c.transform
-    FROM ducklake_partition_info i LEFT JOIN ducklake_partition_column c
-      ON c.partition_id = i.partition_id AND c.table_id = i.table_id
-    WHERE i.table_id = %(table_id)s ORDER BY i.partition_id, c.partition_key_index
+    FROM (SELECT partition_id, table_id, min(begin_snapshot) AS begin_snapshot,
+                 CASE WHEN bool_and(end_snapshot IS NOT NULL) THEN max(end_snapshot) END AS end_snapshot
+          FROM ducklake_partition_info WHERE table_id = %(table_id)s GROUP BY partition_id, table_id) AS i
+    LEFT JOIN ducklake_partition_column c ON c.partition_id = i.partition_id AND c.table_id = i.table_id
+    ORDER BY i.partition_id, c.partition_key_index
 """
 
 _BUCKET: Final = re.compile(r"bucket\(([1-9][0-9]{0,9})\)")

@@ -12,7 +12,7 @@ from psycopg import sql
 from mergus.ducklake.commit import Commit
 
 # Paths are relative to the table's directory there, and to the lake's data path here.
-SCHEDULE: Final = """
+READ_FILES: Final = """
     WITH place AS (
         SELECT DISTINCT ON (t.table_id) t.table_id,
                CASE WHEN t.path_is_relative THEN s.path || t.path
@@ -28,13 +28,16 @@ SCHEDULE: Final = """
         UNION ALL
         SELECT delete_file_id, path, path_is_relative FROM ducklake_delete_file WHERE table_id = %(table_id)s
     )
-    INSERT INTO ducklake_files_scheduled_for_deletion (data_file_id, path, path_is_relative, schedule_start)
-    SELECT DISTINCT ON (whole.path) id, whole.path, whole.relative, now()
+    SELECT DISTINCT ON (whole.path) id, whole.path, whole.relative
     FROM file CROSS JOIN place CROSS JOIN LATERAL (
         SELECT CASE WHEN path_is_relative THEN directory || file.path ELSE file.path END AS path,
                path_is_relative AND place.relative AS relative
     ) AS whole
     ORDER BY whole.path, id
+"""
+SCHEDULE: Final = """
+    INSERT INTO ducklake_files_scheduled_for_deletion (data_file_id, path, path_is_relative, schedule_start)
+    VALUES (%s, %s, %s, now())
 """
 
 FIND_INLINED: Final = """
@@ -76,9 +79,12 @@ ROWS: Final = {
 async def purge(tx: Commit, schema: str, table_id: int) -> None:
     """Of a table that this commit drops."""
     key = {"table_id": table_id, "schema": schema}
-    await tx.conn.execute(SCHEDULE, key)
+    files = await (await tx.conn.execute(READ_FILES, key)).fetchall()
     for (name,) in await (await tx.conn.execute(FIND_INLINED, key)).fetchall():
         await tx.conn.execute(sql.SQL(DROP_INLINED).format(sql.Identifier(schema, name)))
     await tx.conn.execute(DELETE_NAME_MAPPINGS, key)
     for rows, of in ROWS.items():
         await tx.conn.execute(sql.SQL(DELETE).format(rows=sql.Identifier(rows), of=sql.Identifier(of)), key)
+    # not earlier: what rows name is not scheduled
+    async with tx.conn.cursor() as cursor:
+        await cursor.executemany(SCHEDULE, files)

@@ -1,4 +1,4 @@
-"""Rows of `ducklake_schema`: reading the live ones, making one, ending one.
+"""Rows of `ducklake_schema`: reading those of now or of an older snapshot, making one, ending one.
 
 A schema name is compared as DuckDB compares it, without regard to the case of ASCII letters, wherever a clash
 is looked for; Postgres has no constraint that would do it for us (H40).
@@ -11,29 +11,30 @@ from uuid import UUID
 from mergus.ducklake.changes import created_schema, dropped_schema
 from mergus.ducklake.commit import Commit
 from mergus.ducklake.connect import Conn
+from mergus.ducklake.visible import timed
 
-FIND: Final = """
+FIND: Final = timed("""
     SELECT schema_id, schema_name, path, path_is_relative,
            (SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL)
-    FROM ducklake_schema WHERE schema_name = %(name)s AND end_snapshot IS NULL
-"""
+    FROM ducklake_schema WHERE schema_name = %(name)s AND {visible}
+""")
 
 # A name that no request path could spell is left alone: with an empty level, or the separator of levels in it.
 ADDRESSABLE: Final = "schema_name !~ '(^|[.])([.]|$)' AND strpos(schema_name, chr(31)) = 0"
 
 # Names are stored level by level, joined with dots: what follows `below` up to the next dot is one level.
 LEVEL: Final = "split_part(substr(schema_name, length(%(below)s::text) + 1), '.', 1) COLLATE \"C\""
-LIST_CHILDREN: Final = f"""
+LIST_CHILDREN: Final = timed(f"""
     SELECT DISTINCT {LEVEL} AS level FROM ducklake_schema
-    WHERE end_snapshot IS NULL AND starts_with(schema_name, %(below)s::text) AND {ADDRESSABLE}
+    WHERE {{visible}} AND starts_with(schema_name, %(below)s::text) AND {ADDRESSABLE}
       AND (%(after)s::text IS NULL OR {LEVEL} > %(after)s::text)
     ORDER BY level LIMIT %(limit)s
-"""
+""")
 
-HAS_CHILDREN: Final = f"""
+HAS_CHILDREN: Final = timed(f"""
     SELECT EXISTS (SELECT FROM ducklake_schema
-                   WHERE end_snapshot IS NULL AND starts_with(schema_name, %(name)s || '.') AND {ADDRESSABLE})
-"""
+                   WHERE {{visible}} AND starts_with(schema_name, %(name)s || '.') AND {ADDRESSABLE})
+""")
 
 # A live schema that is, or lies below, one of these names but for the case of letters; or is the last of them itself.
 # ('/' is what follows '.' in byte order: the range is all that begins with the name and a dot.)
@@ -78,23 +79,27 @@ class Schema:
     location: str
 
 
-async def find(conn: Conn, name: str) -> Schema | None:
-    row = await (await conn.execute(FIND, {"name": name})).fetchone()
+async def find(conn: Conn, name: str, at: int | None = None) -> Schema | None:
+    """As it is now, or was at a snapshot; so with the next two."""
+    row = await (await conn.execute(FIND.at(at), {"name": name, "at": at})).fetchone()
     if row is None:
         return None
     schema_id, found, path, relative, data_path = row
     return Schema(schema_id, found, (data_path + path) if relative else path)
 
 
-async def list_children(conn: Conn, parent: str | None, after: str | None, limit: int | None) -> list[str]:
+async def list_children(
+    conn: Conn, parent: str | None, after: str | None, limit: int | None, at: int | None = None
+) -> list[str]:
     """The next level below a name (or at the root), in byte order, whether or not a schema ends there."""
     below = "" if parent is None else f"{parent}."
-    found = await conn.execute(LIST_CHILDREN, {"below": below, "after": after, "limit": limit})
+    key = {"below": below, "after": after, "limit": limit, "at": at}
+    found = await conn.execute(LIST_CHILDREN.at(at), key)
     return [row[0] for row in await found.fetchall()]
 
 
-async def has_children(conn: Conn, name: str) -> bool:
-    row = await (await conn.execute(HAS_CHILDREN, {"name": name})).fetchone()
+async def has_children(conn: Conn, name: str, at: int | None = None) -> bool:
+    row = await (await conn.execute(HAS_CHILDREN.at(at), {"name": name, "at": at})).fetchone()
     return row is not None and bool(row[0])
 
 

@@ -50,16 +50,45 @@ def publish_extensions(directory: Path) -> Path:
     return directory
 
 
-def attach(settings: Settings, data_path: str | None = None, alias: str = "lake") -> duckdb.DuckDBPyConnection:
-    """A session with the lake attached and in use. Makes the lake if there is none and `data_path` is given."""
-    session = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+# Extensions whose signatures this process has seen checked.
+_CHECKED: set[Path] = set()
+
+
+def with_extensions(*names: str) -> duckdb.DuckDBPyConnection:
+    """A session that has loaded these and will load no other by itself.
+
+    DuckDB hashes the whole of each to check its signature, which takes far longer than all the rest of opening a
+    session: once in a process is enough.
+    """
+    files = [extension_file(name) for name in names]
+    known = _CHECKED.issuperset(files)
+    config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+    session = duckdb.connect(config={**config, "allow_unsigned_extensions": str(known).lower()})
     try:
-        for name in LAKE_EXTENSIONS:
-            session.execute(f"LOAD {literal(str(extension_file(name)))}")
+        for file in files:
+            session.execute(f"LOAD {literal(str(file))}")
+        session.execute("SET allow_unsigned_extensions = false")
+    except duckdb.Error:
+        session.close()
+        raise
+    _CHECKED.update(files)
+    return session
+
+
+def attach(
+    settings: Settings, data_path: str | None = None, alias: str = "lake", *, read_only: bool = False
+) -> duckdb.DuckDBPyConnection:
+    """A session with the lake attached and in use. Makes the lake if there is none and `data_path` is given."""
+    try:
+        session = with_extensions(*LAKE_EXTENSIONS)
+    except duckdb.Error as e:
+        raise SetupError(f"DuckDB cannot load its extensions: {e}") from None
+    try:
         if settings.s3_access_key_id is not None:
             session.execute(s3_secret(settings))
         options = [f"METADATA_SCHEMA {literal(settings.metadata_schema)}"]
         options += [f"DATA_PATH {literal(data_path)}"] if data_path else ["CREATE_IF_NOT_EXISTS false"]
+        options += ["READ_ONLY"] if read_only else []
         source = literal(f"ducklake:postgres:{settings.dsn}")
         session.execute(f"ATTACH {source} AS {identifier(alias)} ({', '.join(options)})")
         session.execute(f"USE {identifier(alias)}")

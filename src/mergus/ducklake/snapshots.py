@@ -7,14 +7,14 @@ anything of the table's changed within the gap; one too many does no harm, since
 before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from psycopg import sql
 
-from mergus.ducklake.changes import ALTERED, words_about
+from mergus.ducklake.changes import ALTERED, DROPPED, parse, words_about
 from mergus.ducklake.connect import Conn
 from mergus.ducklake.told import Committed, Told, about
 
@@ -39,6 +39,7 @@ NEWS: Final = f"""
 """
 
 EXISTS: Final = "SELECT FROM ducklake_snapshot WHERE snapshot_id = %(id)s"
+LAST_AT: Final = "SELECT max(snapshot_id) FROM ducklake_snapshot WHERE snapshot_time <= %(time)s"
 IS_STILL: Final = "SELECT FROM ducklake_snapshot WHERE snapshot_id = %(id)s AND snapshot_time = %(time)s"
 
 # Where all of them have expired, the oldest that is left: what they did was there by then.
@@ -65,6 +66,10 @@ CANDIDATES: Final = """
 MENTIONS: Final = """
     SELECT changes_made FROM ducklake_snapshot_changes
     WHERE snapshot_id > %(after)s AND changes_made ~ (':' || %(table_id)s || '(,|$)')
+"""
+
+COUNT_BETWEEN: Final = """
+    SELECT count(*) FROM ducklake_snapshot WHERE snapshot_id > %(after)s AND snapshot_id <= %(upto)s
 """
 
 # Whether anything of the table changed after one snapshot and up to another, as far as rows still tell.
@@ -136,6 +141,12 @@ async def exists(conn: Conn, snapshot_id: int) -> bool:
     return (await conn.execute(EXISTS, {"id": snapshot_id})).rowcount == 1
 
 
+async def last_at(conn: Conn, time: datetime) -> int | None:
+    """The last snapshot at a time or before it, of those that live; as DuckDB's AT (TIMESTAMP) has it."""
+    row = await (await conn.execute(LAST_AT, {"time": time})).fetchone()
+    return None if row is None else row[0]
+
+
 async def news(conn: Conn, known: Head) -> tuple[Head, str | None]:
     """The head, and the change words since the known one, as far as snapshots since then have not expired; None if it
     is not one of the lake's snapshots any more."""
@@ -159,6 +170,17 @@ async def words_since(conn: Conn, table_id: int, after: int) -> frozenset[str]:
     return frozenset(word for (changes,) in rows for word in words_about(table_id, changes))
 
 
+async def changed_since(conn: Conn, table_id: int, after: int, upto: int) -> bool:
+    """Whether snapshots after one, and up to another, did anything to the table but drop it, or may have: those that
+    expired do not tell."""
+    key = {"table_id": table_id, "after": after, "upto": upto}
+    row = await (await conn.execute(COUNT_BETWEEN, key)).fetchone()
+    if row is None or row[0] != max(0, upto - after):
+        return True
+    rows = await (await conn.execute(MENTIONS, key)).fetchall()
+    return any(s == str(table_id) and word != DROPPED for (changes,) in rows for word, s in parse(changes))
+
+
 async def latest_ms(conn: Conn, ids: Sequence[int]) -> int:
     """When the last of these snapshots was made."""
     row = await (await conn.execute(LATEST_MS, {"ids": list(ids)})).fetchone()
@@ -176,6 +198,8 @@ class Subject:
     inlined_deletes: sql.Identifier | None = None
     # snapshots that changed how rows are shown, and none of them
     reshaped: Sequence[int] = ()
+    # whether it was there at a snapshot: it may have been dropped for a while
+    was_there: Callable[[int], bool] = lambda _: True
 
 
 async def of_table(conn: Conn, subject: Subject, after: int, *, is_first: bool = True) -> list[Snapshot]:
@@ -201,6 +225,8 @@ async def of_table(conn: Conn, subject: Subject, after: int, *, is_first: bool =
         }
         gapped = gap["after"] < snapshot_id - 1
         after_gap = after_gap or gapped
+        if not subject.was_there(snapshot_id):
+            continue
         reshaped = (found or not is_first) and any(gap["after"] < i <= snapshot_id for i in subject.reshaped)
         if not words and not (gapped and await _changed(conn, gap, subject)):
             if not reshaped:

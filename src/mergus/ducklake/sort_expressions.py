@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import duckdb
 
-from mergus.ducklake.columns import folded
 from mergus.ducklake.names import written
 from mergus.ducklake.sorts import Key
+from mergus.iceberg.schema_parse import folded
 from mergus.iceberg.sort_order import Direction, NullOrder
 
 PARSE: Final = "SELECT json_serialize_sql('SELECT ' || $1::varchar)"

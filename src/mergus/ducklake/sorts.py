@@ -10,16 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mergus.ducklake.columns import Columns, Span, folded
+from mergus.ducklake.columns import Columns, Span
 from mergus.ducklake.connect import Conn
 from mergus.iceberg.schema import Schema
+from mergus.iceberg.schema_parse import folded
 from mergus.iceberg.sort_order import UNSORTED, Direction, NullOrder, SortField, SortOrder, check_sort_order
 
+# A table that was dropped and came back has a row for each time: to Iceberg it was never away.
 READ: Final = """
     SELECT s.sort_id, s.begin_snapshot, s.end_snapshot, e.expression, e.dialect, e.sort_direction, e.null_order
-    FROM ducklake_sort_info s
+    FROM (SELECT sort_id, table_id, min(begin_snapshot) AS begin_snapshot,
+                 CASE WHEN bool_and(end_snapshot IS NOT NULL) THEN max(end_snapshot) END AS end_snapshot
+          FROM ducklake_sort_info WHERE table_id = %(table_id)s GROUP BY sort_id, table_id) AS s
     LEFT JOIN ducklake_sort_expression e ON e.sort_id = s.sort_id AND e.table_id = s.table_id
-    WHERE s.table_id = %(table_id)s ORDER BY s.sort_id, e.sort_key_index
+    ORDER BY s.sort_id, e.sort_key_index
 """
 
 _NAME: Final = re.compile(r'[^\W\d]\w*|"((?:[^"]|"")+)"')

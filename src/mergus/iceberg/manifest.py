@@ -11,7 +11,7 @@ unscaled number for a decimal, 16 bytes for a uuid.
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import isnan
 from typing import Any, Literal, TypeAlias
@@ -116,6 +116,12 @@ def read(data: bytes, allowance: avro.Allowance | None = None) -> tuple[dict[str
     return metadata, [_valid(x) for x in entries]
 
 
+def read_given(data: bytes, allowance: avro.Allowance | None = None) -> tuple[dict[str, str], list[Entry]]:
+    """The same of a manifest of any version: version 1 knows no other content than data."""
+    metadata, entries = avro.read(_GIVEN, data, allowance)
+    return metadata, [_valid(x) for x in entries]
+
+
 def partition_field_ids(data: bytes) -> list[int | None]:
     """What the values of partition tuples are, in their order, by ids of partition fields."""
     files = _part(avro.schema_of(data), _DATA_FILE)
@@ -202,6 +208,25 @@ def _data_file(partition: avro.Partition, format_version: int) -> avro.Record:
     )
     known = tuple(f for f in fields if format_version >= 3 or f.name not in _V3_ONLY)
     return avro.Record("r2", known, _read_data_file)
+
+
+def _given_data_file(content: int | None, *values: Untyped) -> DataFile:
+    return _read_data_file(DATA if content is None else content, *values)
+
+
+def _given() -> avro.Record:
+    entry = _entry((), format_version=3)
+    file = _data_file(avro.Partition(()), format_version=3)
+    files = avro.Record(
+        file.name,
+        tuple(replace(f, required=False) if f.name == "content" else f for f in file.fields),
+        _given_data_file,
+    )
+    fields = tuple(replace(f, type=files) if f.id == _DATA_FILE else f for f in entry.fields)
+    return avro.Record(entry.name, fields, Entry)
+
+
+_GIVEN = _given()
 
 
 def _avro_type(field: PartitionField) -> avro.Type:

@@ -1,10 +1,14 @@
 """Manifest lists: one Avro file per snapshot that names its manifests, with what a scan may skip them by."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any, TypeAlias
 
 from mergus.iceberg import avro
+
+# As an Avro file has it.
+Untyped: TypeAlias = Any
 
 DATA, DELETES = 0, 1
 
@@ -72,6 +76,13 @@ def read(data: bytes, allowance: avro.Allowance | None = None) -> tuple[dict[str
     return metadata, [_valid(x) for x in manifests]
 
 
+def read_given(data: bytes, allowance: avro.Allowance | None = None) -> list[ManifestFile]:
+    """The manifests of a list of any version. What one of version 1 leaves out is 0, and every manifest of it is of
+    data: counts are not to be relied on."""
+    _, manifests = avro.read(_GIVEN, data, allowance)
+    return [_valid(x) for x in manifests]
+
+
 def _checked(manifest: ManifestFile, format_version: int) -> ManifestFile:
     _valid(manifest)
     expected = format_version >= 3 and manifest.content == DATA
@@ -120,3 +131,16 @@ def _record(format_version: int) -> avro.Record:
     )
     known = fields if format_version >= 3 else fields[:-1]
     return avro.Record("manifest_file", known, ManifestFile)
+
+
+def _given(*values: Untyped) -> ManifestFile:
+    return ManifestFile(*values[:3], *(0 if x is None else x for x in values[3:13]), *values[13:])
+
+
+# What lists of version 1 may leave out.
+_OPTIONAL = frozenset({517, 515, 516, 503, 504, 505, 506, 512, 513, 514})
+_GIVEN = avro.Record(
+    "manifest_file",
+    tuple(replace(f, required=f.required and f.id not in _OPTIONAL) for f in _record(3).fields),
+    _given,
+)

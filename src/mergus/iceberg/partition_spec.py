@@ -21,10 +21,7 @@ from mergus.iceberg.json_object import JsonObject, shown
 from mergus.iceberg.manifest import PartitionValue
 from mergus.iceberg.manifest_list import FieldSummary
 from mergus.iceberg.schema import Schema
-from mergus.iceberg.transforms import CALENDAR as CALENDAR  # noqa: PLC0414  DuckLake's partitions look for it here
 from mergus.iceberg.transforms import IDENTITY, VOID, check_source, parse_transform, paths, result_type
-from mergus.iceberg.transforms import can_transform as can_transform  # noqa: PLC0414
-from mergus.iceberg.transforms import ordinal as ordinal  # noqa: PLC0414
 
 # a value that is not None, of the type that goes with it
 Untyped: TypeAlias = Any

@@ -243,7 +243,7 @@ def _set_ref(json: JsonObject) -> SetRef:
 def _set_location(json: JsonObject) -> SetLocation:
     location = json.text("location").rstrip("/")
     if not location:
-        raise ValueError("The location of a table is empty")
+        raise ValueError("The location is empty")
     return SetLocation(location)
 
 
@@ -287,12 +287,27 @@ def _blob(json: JsonObject) -> dict[str, Any]:
 
 _ENCRYPTION: Final = frozenset({"add-encryption-key", "remove-encryption-key"})
 _OF_VIEWS: Final = frozenset({"add-view-version", "set-current-view-version"})
-_PARSED: Final[dict[str, Callable[[JsonObject], Update]]] = {
+# Of tables and views.
+SHARED: Final[
+    dict[
+        str,
+        Callable[
+            [JsonObject],
+            AssignUuid | UpgradeFormatVersion | AddSchema | SetLocation | SetProperties | RemoveProperties,
+        ],
+    ]
+] = {
     "assign-uuid": lambda json: AssignUuid(json.uuid("uuid")),
     "upgrade-format-version": lambda json: UpgradeFormatVersion(json.int32("format-version")),
     "add-schema": lambda json: AddSchema(
         parse_schema(json.value("schema")), json.part("schema").maybe_int32("schema-id")
     ),
+    "set-location": _set_location,
+    "set-properties": lambda json: SetProperties(json.text_map("updates")),
+    "remove-properties": lambda json: RemoveProperties(json.texts("removals")),
+}
+_PARSED: Final[dict[str, Callable[[JsonObject], Update]]] = {
+    **SHARED,
     "set-current-schema": lambda json: SetCurrentSchema(json.int32("schema-id", LAST_ADDED)),
     "remove-schemas": lambda json: RemoveSchemas(json.int32s("schema-ids")),
     "add-spec": lambda json: AddSpec(parse_spec(json.value("spec"), default_id=NO_ID)),
@@ -304,9 +319,6 @@ _PARSED: Final[dict[str, Callable[[JsonObject], Update]]] = {
     "remove-snapshots": lambda json: RemoveSnapshots(json.int64s("snapshot-ids")),
     "set-snapshot-ref": _set_ref,
     "remove-snapshot-ref": lambda json: RemoveRef(json.text("ref-name")),
-    "set-location": _set_location,
-    "set-properties": lambda json: SetProperties(json.text_map("updates")),
-    "remove-properties": lambda json: RemoveProperties(json.texts("removals")),
     "set-statistics": _set_statistics,
     "remove-statistics": lambda json: RemoveStatistics(json.int64("snapshot-id")),
     "set-partition-statistics": _set_partition_statistics,

@@ -346,6 +346,8 @@ async def _write_rows(outbox: Outbox, view: View, goal: Goal, reading: Reading) 
         value_counts=made.value_counts,
         null_value_counts=made.null_value_counts,
         nan_value_counts=made.nan_value_counts,
+        lower_bounds=made.lower_bounds,
+        upper_bounds=made.upper_bounds,
         first_row_id=min(made.row_ids) if view.format_version >= 3 else None,
     )
     return Entry(ADDED, goal.snapshot.iceberg_id, goal.id, goal.id, file)

@@ -61,6 +61,19 @@ class DatedPositions:
         return BitMap64(p for p, s in zip(self.positions, self.snapshot_ids, strict=True) if s > at)
 
 
+async def read_delete_file(objects: Objects, file: DeleteFile) -> DatedPositions:
+    """Of DuckLake's. One that says no snapshots is about that which it began with."""
+    data = await objects.get(Location.parse(file.path))
+    if data is None:
+        raise FileNotFoundError(f"DuckLake's delete file is missing: {file.path}")
+    if file.format == "puffin":
+        positions, snapshot_ids = list(deletion_vector.decode(data)), None
+    else:
+        found = await asyncio.to_thread(position_deletes.read, data)
+        positions, snapshot_ids = found.positions, found.snapshot_ids
+    return DatedPositions(positions, snapshot_ids or [file.begin_snapshot] * len(positions))
+
+
 class DeletedRows:
     """Reads what DuckLake says about deleted rows. Its files never change under one name, so they are kept a while."""
 
@@ -79,16 +92,7 @@ class DeletedRows:
     async def _delete_file(self, file: DeleteFile) -> DatedPositions:
         if (kept := self._kept.get(file.path)) is not None:
             return kept
-        data = await self._objects.get(Location.parse(file.path))
-        if data is None:
-            raise FileNotFoundError(f"DuckLake's delete file is missing: {file.path}")
-        if file.format == "puffin":
-            positions, snapshot_ids = list(deletion_vector.decode(data)), None
-        else:
-            found = await asyncio.to_thread(position_deletes.read, data)
-            positions, snapshot_ids = found.positions, found.snapshot_ids
-        dated = DatedPositions(positions, snapshot_ids or [file.begin_snapshot] * len(positions))
-        return self._kept.keep(file.path, dated)
+        return self._kept.keep(file.path, await read_delete_file(self._objects, file))
 
     async def _row_snapshots(self, file: LakeFile) -> DatedPositions:
         """The snapshot of every row of a file with rows of several."""

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
 from pyroaring import BitMap64
 
 from mergus.errors import BadRequest, Unsupported
-from mergus.iceberg.manifest import PartitionValue
+from mergus.iceberg.manifest import DataFile, PartitionValue
 from mergus.iceberg.name_mapping import MappedField
 from mergus.iceberg.schema import Field
 from mergus.materialise.at_once import each
@@ -66,6 +66,22 @@ class EqualityDelete:
     sequence_number: int
     fields: Mapping[int, Field]
 
+    @classmethod
+    def of(
+        cls, file: DataFile, location: Location, spec_id: int, sequence_number: int, fields: Mapping[int, Field]
+    ) -> "EqualityDelete":
+        """As a manifest lists it."""
+        return cls(
+            path=file.file_path,
+            location=location,
+            record_count=file.record_count,
+            equality_ids=tuple(file.equality_ids or ()),
+            spec_id=spec_id,
+            partition=file.partition,
+            sequence_number=sequence_number,
+            fields=fields,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -78,6 +94,21 @@ class Candidate:
     mapping: Sequence[MappedField] | None = None
     lower_bounds: Mapping[int, bytes] | None = None
     upper_bounds: Mapping[int, bytes] | None = None
+
+    @classmethod
+    def of(
+        cls, file: DataFile, spec_id: int, sequence_number: int, mapping: Sequence[MappedField] | None = None
+    ) -> "Candidate":
+        """As a manifest lists it."""
+        return cls(
+            path=file.file_path,
+            spec_id=spec_id,
+            partition=file.partition,
+            sequence_number=sequence_number,
+            mapping=mapping,
+            lower_bounds=file.lower_bounds,
+            upper_bounds=file.upper_bounds,
+        )
 
 
 async def resolve(

@@ -19,11 +19,9 @@ import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
 from pyroaring import BitMap64
 
 from mergus.ducklake.files import DataFile as LakeFile
-from mergus.ducklake.files import DeleteFile
-from mergus.iceberg import deletion_vector, position_deletes
 from mergus.iceberg.position_deletes import SNAPSHOT_ID_COLUMN
-from mergus.materialise.deletes import DatedPositions
-from mergus.storage.location import Location
+from mergus.materialise.deletes import DatedPositions, read_delete_file
+from mergus.materialise.side_file import LAST_UPDATED
 from mergus.storage.objects import Objects
 
 # pyarrow has no types; what leaves this module is typed again.
@@ -33,7 +31,6 @@ _parquet: Untyped = pq
 
 FILE_PATH_ID: Final = 2147483646
 POSITION_ID: Final = 2147483645
-SNAPSHOT_ID_ID: Final = 2147483539
 
 _FOOTER_END: Final = 8
 
@@ -52,20 +49,9 @@ class Folded:
 async def dated(objects: Objects, file: LakeFile, inlined: Sequence[tuple[int, int]]) -> DatedPositions:
     """All that deletes from a data file now; `inlined` are positions in Postgres, with their snapshots. Rows of a
     merged file that came later than a snapshot are not deleted, and not among these."""
-    parts = [await _read(objects, delete_file) for delete_file in file.delete_files]
+    parts = [await read_delete_file(objects, delete_file) for delete_file in file.delete_files]
     parts.append(DatedPositions([position for position, _ in inlined], [begin for _, begin in inlined]))
     return await asyncio.to_thread(_merged, parts)
-
-
-async def _read(objects: Objects, file: DeleteFile) -> DatedPositions:
-    data = await objects.get(Location.parse(file.path))
-    if data is None:
-        raise FileNotFoundError(f"DuckLake's delete file is missing: {file.path}")
-    if file.format == "puffin":
-        positions = list(deletion_vector.decode(data))
-        return DatedPositions(positions, [file.begin_snapshot] * len(positions))
-    found = await asyncio.to_thread(position_deletes.read, data)
-    return DatedPositions(found.positions, found.snapshot_ids or [file.begin_snapshot] * len(found.positions))
 
 
 def render(data_path: str, before: DatedPositions | None, new: BitMap64, snapshot_id: int) -> Folded:
@@ -78,7 +64,7 @@ def render(data_path: str, before: DatedPositions | None, new: BitMap64, snapsho
     paths = _arrow.DictionaryArray.from_arrays(_arrow.repeat(_arrow.scalar(0, _arrow.int32()), len(every)), [data_path])
     columns = [("file_path", FILE_PATH_ID, paths), ("pos", POSITION_ID, _longs(every.positions))]
     if before:
-        columns.append((SNAPSHOT_ID_COLUMN, SNAPSHOT_ID_ID, _longs(every.snapshot_ids)))
+        columns.append((SNAPSHOT_ID_COLUMN, LAST_UPDATED, _longs(every.snapshot_ids)))
     data = _write(columns)
     footer_size = int.from_bytes(data[-_FOOTER_END:-4], "little")
     return Folded(data, len(every), begin, newest if before else None, footer_size)

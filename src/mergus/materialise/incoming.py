@@ -235,7 +235,7 @@ def _compared(
             if not own:
                 raise _not_own(entry, file, snapshot_id)
             _check_spec(opened, shown, specs)
-            _check_file(shown)
+            check_file(shown)
             check(shown.file_path)
             if shown.content == DATA:
                 incoming.added.append(Added(file.partition_spec_id, shown))
@@ -269,7 +269,8 @@ def _check_spec(opened: _Opened, file: DataFile, specs: Mapping[int, PartitionSp
         raise BadRequest(f"Manifest {opened.manifest.manifest_path} {reason}")
 
 
-def _check_file(file: DataFile) -> None:
+def check_file(file: DataFile) -> None:
+    """Whether an entry makes sense, and is of a file that DuckLake can have."""
     name = f"{_NAMES[file.content].capitalize()} {file.file_path}"
     if file.key_metadata:
         raise Unsupported(f"{name} is encrypted")

@@ -5,7 +5,8 @@ cleaner takes every Parquet file that the catalog does not know for an orphan (H
 so an object never changes: two workers with the same job do no harm, and what is made again never meets a stale object.
 
     <root>/<table uuid>/metadata/   metadata files, manifest lists, manifests; version-hint.text and v<N>.metadata.json
-                                    for those who come by the directory, the only names that are written twice
+                                    for those who come by the directory, the only names that are written twice;
+                                    past-….metadata.json for those who ask what the table was at a snapshot
     <root>/<table uuid>/data/       rows that DuckLake keeps in Postgres, delete files, deletion vectors
 
 A manifest of DuckLake's files says in its name which file ids it may list, so that the one that lists a file is found
@@ -99,6 +100,10 @@ class Layout:
     def metadata(self, version: int, as_of: int, core_digest: str) -> Location:
         """`as_of` is the newest snapshot of the lake that it knows of: which of two versions is the newer one."""
         return self.directory / f"metadata/{version:05}-{as_of}-{core_digest}.metadata.json"
+
+    def past_metadata(self, data: bytes) -> Location:
+        """Of the table as it was at an older snapshot; no version of it."""
+        return self.directory / f"metadata/past-{digest(data)}.metadata.json"
 
     def numbered_metadata(self, version: int) -> Location:
         return self.directory / f"metadata/v{version}.metadata.json"

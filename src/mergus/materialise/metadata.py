@@ -68,25 +68,6 @@ def refs_only(described: TableMetadata) -> TableMetadata:
     return replace(described, snapshots=[s for s in described.snapshots if _id(s) in named])
 
 
-def at_snapshot(described: TableMetadata, snapshot_id: int, main: int) -> TableMetadata | None:
-    """As if this snapshot of the lake were the newest, when main was that one; None if that is not listed."""
-    kept = [_json(s) for s in described.snapshots if _json(s)["sequence-number"] <= snapshot_id]
-    current = next((s for s in kept if _id(s) == main), None)
-    if current is None:
-        return None
-    ids = {_id(s) for s in kept}
-    log = [(time, i) for time, i in described.snapshot_log if i in ids]
-    return replace(
-        described,
-        current_snapshot_id=main,
-        current_schema_id=current["schema-id"],
-        snapshots=kept,
-        # what came back later is not the last entry yet
-        snapshot_log=log[: max((n for n, (_, i) in enumerate(log, 1) if i == main), default=0)],
-        refs={name: ref for name, ref in described.refs.items() if ref.snapshot_id in ids},
-    )
-
-
 def earlier(described: TableMetadata, milliseconds: int) -> TableMetadata:
     """For a reader that takes nothing from the future and whose clock may be behind: all times are earlier."""
     return replace(
@@ -167,8 +148,9 @@ def _snapshot(table: Materialised, shown: Shown, chain: Chain) -> Snapshot:
     counts = table.chains.get(snapshot.id, chain).counts
     told = {"ducklake.author": snapshot.author, "ducklake.commit-message": snapshot.message}
     if isinstance(snapshot.told, Committed):
-        # what is counted is counted by us: a client does not know of DuckLake's inlined rows
-        told |= {key: value for key, value in snapshot.told.summary.items() if key not in COUNTED}
+        # what is counted is counted by us: a client does not know of DuckLake's inlined rows, and what it says of a
+        # lake is of another one
+        told |= {k: v for k, v in snapshot.told.summary.items() if k not in COUNTED and not k.startswith("ducklake.")}
     else:
         told["ducklake.commit-extra-info"] = snapshot.extra_info
     lineage = table.reading.view.format_version >= 3

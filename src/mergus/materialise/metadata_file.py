@@ -58,6 +58,16 @@ async def write(pool: Pool, objects: Objects, table: Materialised) -> Written:
     raise ServiceUnavailable("Too many processes write the table's metadata; try again")
 
 
+async def write_past(objects: Objects, table: Materialised) -> Written:
+    """Of the table as it was at an older snapshot: an object for whoever reads it, and no version of the metadata."""
+    described = describe(table)
+    data = render(described)
+    location = table.reading.view.layout.past_metadata(data)
+    if await objects.size(location) != len(data):
+        await objects.put(location, data)
+    return Written(str(location), described)
+
+
 async def _write(pool: Pool, objects: Objects, table: Materialised, core: TableMetadata, name: str) -> Written | None:
     """None if another process has taken the version."""
     view = table.reading.view

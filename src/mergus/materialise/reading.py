@@ -70,6 +70,11 @@ class TableReading:
     kept: IcebergTable
     # every schema that can be shown, in the order in which they came; the last one is that of now
     schemas: Sequence[Schema]
+    # what the table looked like from when on, and why some of its snapshots cannot be shown
+    timeline: Timeline
+    examined: Examined
+    # the snapshots at which it came to look different, or to be stored differently
+    turns: Sequence[int]
     partitions: Partitions
     sorts: Sorts
     properties: dict[str, str]
@@ -98,17 +103,25 @@ class Place:
 
 
 async def read(
-    conn: Conn, place: Place, table_id: int, known: Known | None, footers: Footers, unopened: Mapping[int, str]
+    conn: Conn,
+    place: Place,
+    table_id: int,
+    known: Known | None,
+    footers: Footers,
+    unopened: Mapping[int, str],
+    upto: int | None = None,
 ) -> TableReading:
     """Call inside a REPEATABLE READ transaction. `known` is of a head that is one of the lake's snapshots still;
-    `unopened` are data files that could not be opened just now.
+    `unopened` are data files that could not be opened just now. With `upto` the table is read as if that snapshot were
+    the newest, and it may have been dropped since.
 
     Raises NoSuchTable, Unsupported with the reason, or Unread with data files that have to be looked at first.
     """
     head = await snapshots.head(conn)
-    table = await tables.read(conn, table_id)
+    table = await tables.read(conn, table_id) if upto is None else await tables.read_last(conn, table_id)
     if table is None:
         raise NoSuchTable("Table does not exist any more")
+    upto = head.snapshot_id if upto is None else upto
     properties = await annex.read_properties(conn, table_id)
     kept = await iceberg_tables.read(conn, table_id)
     found = await columns.read(conn, table_id)
@@ -117,23 +130,24 @@ async def read(
     rows_tables = await inlined.tables(conn, place.metadata_schema, table_id)
     deletes = await files.inlined_delete_table(conn, place.metadata_schema, table_id)
     rows_names = [sql.Identifier(place.metadata_schema, t.name) for t in rows_tables]
-    schemas = _arranged(found.timeline(), kept)
-    subject = Subject(table.id, table.begin, rows_names, deletes, found.reshaped(schemas))
+    schemas = [turn for turn in _arranged(found.timeline(), kept) if turn[0] <= upto]
+    subject = Subject(table.id, table.begin, rows_names, deletes, found.reshaped(schemas), table.was_there)
     listed = await _listed(conn, subject, head, known)
     try:
         added = await mappings.read(conn, table_id)
         names = added.name_mapping(found)
-        now = _at(schemas, head.snapshot_id)
+        now = schema_at(schemas, upto)
         examined = await suspects.examine(conn, footers, unopened, table, found, added, schemas)
-        if (misfit := examined.misfit_at(head.snapshot_id)) is not None:
+        if (misfit := examined.misfit_at(upto)) is not None:
             raise misfit
-        shown, mains = _shown(listed, schemas, examined, kept)
+        # what has been rewritten since matters to all of them
+        shown, mains = _shown([s for s in listed if s.id <= upto], schemas, examined, kept)
     except Unrepresentable as e:
         raise Unsupported(f"Table {table.schema_name}.{table.name} cannot be shown as Iceberg: {e}") from e
     representable = [s for _, s in schemas if isinstance(s, Schema)]
     version = _format_version(place, properties, representable)
-    specs = parts.specs(now, found, head.snapshot_id, Given(kept.specs, kept.partitionings))
-    placed = places.places(specs, now, found, head.snapshot_id)
+    specs = parts.specs(now, found, upto, Given(kept.specs, kept.partitionings))
+    placed = places.places(specs, now, found, upto)
     served = {k: v for k, v in properties.items() if k != FORMAT_VERSION}
     if names:
         served[PROPERTY] = name_mapping_json(names)
@@ -156,6 +170,7 @@ async def read(
         mapped=examined.mapped,
         iceberg_ids={s.id: s.iceberg_id for s in listed if s.iceberg_id != s.id},
     )
+    turns = _turns(table.begin, found, parts, sorting)
     return TableReading(
         head=head,
         view=view,
@@ -163,13 +178,16 @@ async def read(
         shown=shown,
         mains=mains,
         kept=kept,
-        schemas=[*(s for s in dict.fromkeys(representable) if s != now), now],
+        schemas=schemas_upto(schemas, now),
+        timeline=schemas,
+        examined=examined,
+        turns=turns,
         partitions=parts,
         sorts=sorting,
         properties=served,
         merges=await _merges(conn, table_id, listed),
         next_row_id=await tables.next_row_id(conn, table_id),
-        updated_ms=await _updated_ms(conn, table.begin, listed, found, parts, sorting),
+        updated_ms=await snapshots.latest_ms(conn, changed_at(turns, listed, upto)),
     )
 
 
@@ -194,7 +212,8 @@ def _arranged(turns: Timeline, kept: IcebergTable) -> Timeline:
     return found
 
 
-def _at(turns: Timeline, snapshot_id: int) -> Schema:
+def schema_at(turns: Timeline, snapshot_id: int) -> Schema:
+    """Raises Unrepresentable."""
     schema = next((s for since, s in reversed(turns) if since <= snapshot_id), Schema(()))
     if not isinstance(schema, Schema):
         raise schema
@@ -282,10 +301,17 @@ async def _merges(conn: Conn, table_id: int, listed: Sequence[Snapshot]) -> list
     return found
 
 
-async def _updated_ms(
-    conn: Conn, begin: int, listed: Sequence[Snapshot], found: Columns, parts: Partitions, sorting: Sorts
-) -> int:
+def _turns(begin: int, found: Columns, parts: Partitions, sorting: Sorts) -> list[int]:
     spans = [c.span for c in (*found.columns, *found.comments)]
     spans += [p.span for p in parts.partitionings] + [s.span for s in sorting.sorts]
-    turns = {turn for span in spans for turn in (span.begin, span.end) if turn is not None}
-    return await snapshots.latest_ms(conn, sorted({begin, *turns, *(s.id for s in listed[-1:])}))
+    return sorted({begin, *(turn for span in spans for turn in (span.begin, span.end) if turn is not None)})
+
+
+def changed_at(turns: Sequence[int], listed: Sequence[Snapshot], upto: int) -> list[int]:
+    """The snapshots up to one that made the table what it was then; the last of them is among these."""
+    return [turn for turn in turns if turn <= upto] + [s.id for s in listed if s.id <= upto][-1:]
+
+
+def schemas_upto(turns: Timeline, last: Schema) -> list[Schema]:
+    """All that can be shown, in the order in which they came, and then the last."""
+    return [*(s for s in dict.fromkeys(s for _, s in turns if isinstance(s, Schema)) if s != last), last]

@@ -10,6 +10,7 @@ for the snapshot that the file came with.
 
 import asyncio
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -18,6 +19,8 @@ import pyarrow.compute as pc  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
 
 from mergus.errors import Unsupported
+from mergus.materialise.at_once import each
+from mergus.materialise.side_file import ROW_ID
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
@@ -27,7 +30,7 @@ _arrow: Untyped = pa
 _compute: Untyped = pc
 _parquet: Untyped = pq
 
-ROW_ID: Final = 2147483540
+READS_AT_ONCE: Final = 8
 _FIELD_ID: Final = b"PARQUET:field_id"
 
 
@@ -59,6 +62,23 @@ def _kinds(file: Untyped) -> list[str]:
 def _id(field: Untyped) -> int | None:
     tags: dict[bytes, bytes] = field.metadata or {}
     return int(tags[_FIELD_ID]) if _FIELD_ID in tags else None
+
+
+async def highest(objects: Objects, files: Sequence[Location]) -> list[int]:
+    """The highest id that each of these files has in it, as its footer tells. Raises Unsupported if it does not."""
+
+    def one(file: Location) -> int:
+        opened = _parquet.ParquetFile(objects.open(file))
+        index = next(i for i, field in enumerate(opened.schema_arrow) if _id(field) == ROW_ID)
+        # leaves are counted, and a column before it may have several
+        name = opened.schema_arrow.field(index).name
+        leaf = next(i for i in range(len(opened.schema)) if opened.schema.column(i).path == name)
+        found = [opened.metadata.row_group(i).column(leaf).statistics for i in range(opened.num_row_groups)]
+        if any(s is None or not (s.has_min_max or s.num_values == 0) for s in found):
+            raise Unsupported(f"Data file {file} has row ids, and does not say which")
+        return max((s.max for s in found if s.has_min_max), default=-1)
+
+    return await each(lambda file: asyncio.to_thread(one, file), files, READS_AT_ONCE)
 
 
 async def write_filled(objects: Objects, source: Location, first_row_id: int, target: Location) -> int:

@@ -29,6 +29,7 @@ import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
 from mergus.ducklake.columns import Column, Columns
 from mergus.ducklake.inlined import Batch, Unreadable, Value
 from mergus.ducklake.session import identifier, literal
+from mergus.iceberg.bounds import lower_bound, upper_bound
 
 ROW_ID: Final = 2147483540
 LAST_UPDATED: Final = 2147483539
@@ -52,6 +53,8 @@ WRAPPED_IN_STRUCTS: Final = frozenset(
 # Rows with a value of such a type are never inlined in Postgres: of rows that are, it can only be NULL.
 NEVER_INLINED: Final = frozenset({"variant", "geometry"})
 
+_FLOATS: Final = frozenset({"float32", "float64"})
+
 # A key of FIELD_IDS that is no name of a field.
 FIELD_ID_KEY: Final = "__duckdb_field_id"
 
@@ -64,7 +67,7 @@ _parquet: Untyped = pq
 @dataclass(frozen=True, slots=True)
 class SideFile:
     """In the order of the file: by begin snapshot, then row id. Counts are by field id, of leaves outside of lists and
-    maps; of NaNs, at the top level only."""
+    maps; of NaNs, at the top level only, and so are bounds."""
 
     data: bytes
     row_ids: list[int]
@@ -73,6 +76,8 @@ class SideFile:
     value_counts: Mapping[int, int]
     null_value_counts: Mapping[int, int]
     nan_value_counts: Mapping[int, int]
+    lower_bounds: Mapping[int, bytes]
+    upper_bounds: Mapping[int, bytes]
 
     @property
     def record_count(self) -> int:
@@ -134,12 +139,12 @@ def write(batches: Sequence[Batch], columns: Columns, at: int) -> SideFile:
         options = f"FORMAT parquet, COMPRESSION zstd, FIELD_IDS {{{', '.join(field_ids)}}}"
         session.execute(f"COPY all_rows TO {literal(str(file))} ({options})")
         data = file.read_bytes()
-        nans = _nans(session, targets)
+        nans, bounds = _nans(session, targets), _bounds(session, targets)
         session.execute("DROP TABLE all_rows")
         for i in range(len(batches)):
             session.unregister(f"batch_{i}")
         file.unlink()
-    return SideFile(data, [r for _, r in keys], [b for b, _ in keys], *_counts(data, targets), nans)
+    return SideFile(data, [r for _, r in keys], [b for b, _ in keys], *_counts(data, targets), nans, *bounds)
 
 
 def read_keys(data: bytes) -> list[tuple[int, int]]:
@@ -347,12 +352,29 @@ def _blame(
 
 
 def _nans(session: duckdb.DuckDBPyConnection, targets: Sequence[_Node]) -> dict[int, int]:
-    floats = [t for t in targets if t.kind in ("float32", "float64")]
+    floats = [t for t in targets if t.kind in _FLOATS]
     if not floats:
         return {}
     counts = ", ".join(f"count(*) FILTER (isnan({identifier(t.column.name)}))" for t in floats)
     row = session.execute(f"SELECT {counts} FROM all_rows").fetchone()
     return {t.id: int(n) for t, n in zip(floats, row or (), strict=True)}
+
+
+def _bounds(session: duckdb.DuckDBPyConnection, targets: Sequence[_Node]) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """From the texts that DuckLake's statistics would have."""
+    bounded = [t for t in targets if not t.children]
+    extremes = [
+        f"CAST({which}({name}){' FILTER (NOT isnan(' + name + '))' if t.kind in _FLOATS else ''} AS VARCHAR)"
+        for which in ("min", "max")
+        for t in bounded
+        for name in [identifier(t.column.name)]
+    ]
+    row = session.execute(f"SELECT {', '.join(extremes)} FROM all_rows").fetchone() if extremes else None
+    texts: Sequence[str | None] = row or ()
+    lowest, highest = texts[: len(bounded)], texts[len(bounded) :]
+    lower = {t.id: lower_bound(t.kind, text, retyped=False) for t, text in zip(bounded, lowest, strict=True)}
+    upper = {t.id: upper_bound(t.kind, text, retyped=False) for t, text in zip(bounded, highest, strict=True)}
+    return {i: b for i, b in lower.items() if b is not None}, {i: b for i, b in upper.items() if b is not None}
 
 
 def _counts(data: bytes, targets: Sequence[_Node]) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:

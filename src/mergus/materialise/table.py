@@ -102,22 +102,23 @@ class Materialiser:
         footers = Footers(self.pool, self.objects)
         self.shop = Workshop(self.objects, Manifests(self.objects), DeletedRows(self.objects), footers)
 
-    async def table(self, table_id: int, patience: float) -> Materialised:
+    async def table(self, table_id: int, patience: float, upto: int | None = None) -> Materialised:
+        """With `upto` as if that snapshot were the newest; the table may have been dropped since."""
         until = time.monotonic() + FLUSH_SECONDS
         while True:
             try:
-                return await self._tried(table_id, patience)
+                return await self._tried(table_id, patience, upto)
             except TableGone:
                 # a flush drops several tables of inlined rows, and each look may meet another
                 if time.monotonic() > until:
                     raise
                 await asyncio.sleep(0.02)
 
-    async def _tried(self, table_id: int, patience: float) -> Materialised:
+    async def _tried(self, table_id: int, patience: float, upto: int | None) -> Materialised:
         missing: FileNotFoundError | None = None
         for _ in range(ATTEMPTS):
             try:
-                return await self._looked_at(table_id, patience)
+                return await self._looked_at(table_id, patience, upto)
             except Damaged as e:
                 log.warning("what was made of table %s is made again: %s", table_id, e)
                 await self._distrust(table_id)
@@ -135,22 +136,24 @@ class Materialiser:
         async with connection(self.pool) as conn:
             await annex_chains.forget(conn, table_id)
 
-    async def _looked_at(self, table_id: int, patience: float) -> Materialised:
+    async def _looked_at(self, table_id: int, patience: float, upto: int | None) -> Materialised:
         """With what only its files can tell, which is asked of them outside of any transaction."""
         unopened: dict[int, str] = {}
         while True:
             try:
-                return await self._table(table_id, patience, unopened)
+                return await self._table(table_id, patience, unopened, upto)
             except Unread as e:
                 unopened |= await self.shop.footers.read(e.files)
 
-    async def _table(self, table_id: int, patience: float, unopened: Mapping[int, str]) -> Materialised:
-        memory = self._memory.get(table_id)
+    async def _table(
+        self, table_id: int, patience: float, unopened: Mapping[int, str], upto: int | None
+    ) -> Materialised:
+        memory = self._memory.get(table_id) if upto is None else None
         async with timed("read"), one_state(self.pool) as conn:
             if memory is not None and not await snapshots.is_still(conn, memory.known.head):
                 memory = None
             known = memory.known if memory else None
-            found = await reading.read(conn, self.place, table_id, known, self.shop.footers, unopened)
+            found = await reading.read(conn, self.place, table_id, known, self.shop.footers, unopened, upto)
             schema_ids = await annex_tables.read_schemas(conn, table_id)
             made = await self._made(conn, found, memory)
             head: tuple[Goal, Start, chains.Reading] | None = None
@@ -170,7 +173,8 @@ class Materialiser:
         await self._history(found, made, schema_ids, todo, time.monotonic() + patience)
         version = found.view.format_version
         rendered = memory.rendered if memory and memory.format_version == version else {}
-        self._remember(table_id, _Memory(found.known, version, made, rendered))
+        if upto is None:
+            self._remember(table_id, _Memory(found.known, version, made, rendered))
         return Materialised(found, schema_ids, _valid(found, made), rendered)
 
     async def _made(self, conn: Conn, found: TableReading, memory: _Memory | None) -> dict[int, Chain]:

@@ -30,8 +30,13 @@ REQUEST_ID = "mergus.request_id"
 
 # A client's own id is taken over only if it cannot do harm in a log.
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-# Probes and scrapes come every few seconds and would drown the rest; so would loads of tables that have not changed.
-_QUIET = {"healthz", "readyz", "metrics"}
+# Probes and scrapes come every few seconds and would drown the rest; so would loads of tables that have not changed,
+# and the reports that follow them.
+_QUIET = {"healthz", "readyz", "metrics", "reportMetrics"}
+
+
+# Errors included: a cache may keep a 404 by its own judgement, and the table is there a moment later.
+_EVERYWHERE = ((b"cache-control", ready_tables.CACHE_CONTROL), (b"vary", b"Accept-Encoding"))
 
 
 class Boundary:
@@ -66,7 +71,10 @@ class Boundary:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (REQUEST_ID_HEADER.lower().encode(), rid.encode())]
+                sent = list(message["headers"])
+                known = {name.lower() for name, _ in sent}
+                added = [header for header in _EVERYWHERE if header[0] not in known]
+                message["headers"] = [*sent, *added, (REQUEST_ID_HEADER.lower().encode(), rid.encode())]
             await send(message)
 
         IN_FLIGHT.inc()

@@ -1,4 +1,4 @@
-"""What clients write: creating, committing, renaming and dropping tables, and transactions over many."""
+"""What clients write: creating, registering, committing, renaming and dropping tables, and transactions over many."""
 
 from typing import Annotated, Any
 
@@ -11,7 +11,9 @@ from mergus.catalog.create_table import NewTable
 from mergus.catalog.create_table import create_table as create
 from mergus.catalog.drop_table import drop_table as drop
 from mergus.catalog.drop_table import rename_table as rename
+from mergus.catalog.register_table import register_table as register
 from mergus.catalog.table_cache import Body
+from mergus.catalog.unregister_table import unregister_table as unregister
 from mergus.errors import BadRequest
 from mergus.iceberg import requirements, updates
 from mergus.iceberg.namespace import Namespace
@@ -34,6 +36,13 @@ class CreateTableRequest(BaseModel):
     order: Json | None = Field(None, alias="write-order")
     stage: bool | None = Field(None, alias="stage-create")
     properties: dict[Text, Text] | None = None
+
+
+class RegisterTableRequest(BaseModel):
+    model_config = ConfigDict(strict=True, populate_by_name=True)
+    name: Text
+    metadata_location: Text = Field(alias="metadata-location")
+    overwrite: bool | None = None
 
 
 class Identifier(BaseModel):
@@ -79,6 +88,20 @@ async def create_table(
     except ValueError as e:
         raise BadRequest(f"The table cannot be created: {e}") from None
     return await sent(request, await create(lake, ctx, namespace, new, stage=body.stage is True))
+
+
+async def register_table(
+    request: Request, lake: PrefixLake, ctx: Context, namespace: PathNamespace, body: RegisterTableRequest
+) -> Response:
+    overwrite = body.overwrite is True
+    return await sent(
+        request, await register(lake, ctx, namespace, body.name, body.metadata_location, overwrite=overwrite)
+    )
+
+
+async def unregister_table(lake: PrefixLake, ctx: Context, namespace: PathNamespace, table: PathTable) -> Response:
+    # without an ETag: there is nothing that it could be compared with later
+    return Response(await unregister(lake, ctx, namespace, table), media_type="application/json")
 
 
 async def update_table(

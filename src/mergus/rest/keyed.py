@@ -18,7 +18,7 @@ from mergus.rest.request import no_content
 
 HEADER = "Idempotency-Key"
 # Answered as LoadTable is: with an ETag, packed for who takes that.
-SHOW_TABLES = frozenset({"createTable", "updateTable"})
+SHOW_TABLES = frozenset({"createTable", "registerTable", "updateTable"})
 
 Handler = Callable[[Request], Awaitable[Response]]
 

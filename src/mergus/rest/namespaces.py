@@ -12,6 +12,7 @@ from mergus.rest.request import (
     PrefixLake,
     Text,
     json_response,
+    listing_response,
     no_content,
 )
 
@@ -30,10 +31,7 @@ class UpdatePropertiesRequest(BaseModel):
 
 async def list_namespaces(lake: PrefixLake, ctx: Context, parent: ParentNamespace, page: Page) -> Response:
     found, token = await namespaces.list_namespaces(lake, ctx, parent, page)
-    answer: dict[str, object] = {"namespaces": [n.levels for n in found]}
-    if page.wanted:
-        answer["next-page-token"] = token
-    return json_response(answer)
+    return listing_response({"namespaces": [n.levels for n in found]}, page, token)
 
 
 async def create_namespace(lake: PrefixLake, ctx: Context, body: CreateNamespaceRequest) -> Response:

@@ -21,6 +21,8 @@ from mergus.rest.request import decode_segment
 
 OPERATION: Final = "loadTable"
 VARY: Final = b"Accept-Encoding, User-Agent"
+# Every answer is about this moment and this client: who keeps it asks before using it again.
+CACHE_CONTROL: Final = b"private, no-cache"
 
 _QUERIES: Final[dict[bytes, Snapshots]] = {b"": "all", b"snapshots=all": "all", b"snapshots=refs": "refs"}
 _KEPT_PATHS: Final = 10_000
@@ -33,7 +35,7 @@ async def answer_with(body: Body, headers: dict[bytes, bytes]) -> tuple[int, lis
     form = await body.packed() if _takes_gzip(headers.get(b"accept-encoding", b"")) else body.plain
     etag = form.etag.encode()
     # one address has several representations: who goes by its own clock gets other times
-    sent = [(b"etag", etag), (b"vary", VARY)]
+    sent = [(b"etag", etag), (b"vary", VARY), (b"cache-control", CACHE_CONTROL)]
     asked = headers.get(b"if-none-match")
     if asked is not None and any(tag.strip().removeprefix(b"W/") == etag for tag in asked.split(b",")):
         return 304, sent, b""

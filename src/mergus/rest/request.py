@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 from mergus.access.context import RequestContext
 from mergus.catalog.lake import Lake
 from mergus.catalog.paging import PageRequest
-from mergus.catalog.warehouse import check_prefix
+from mergus.catalog.warehouse import enter
 from mergus.errors import BadRequest
 from mergus.iceberg.namespace import Namespace
 
@@ -42,7 +42,7 @@ async def _lake(request: Request) -> Lake:
 
 async def _lake_of_prefix(request: Request, prefix: Annotated[str, Path()]) -> Lake:
     lake = await _lake(request)
-    check_prefix(lake, decode_segment(prefix))
+    await enter(lake, request.state.context, decode_segment(prefix))
     return lake
 
 
@@ -56,6 +56,14 @@ async def _namespace(namespace: Annotated[str, Path()]) -> Namespace:
 
 async def _table(table: Annotated[str, Path()]) -> str:
     return decode_segment(table)
+
+
+async def _tag(tag: Annotated[str, Path()]) -> str:
+    return decode_segment(tag)
+
+
+async def _view(view: Annotated[str, Path()]) -> str:
+    return decode_segment(view)
 
 
 async def _parent(parent: Annotated[str | None, Query()] = None) -> Namespace | None:
@@ -74,8 +82,15 @@ AnyLake = Annotated[Lake, Depends(_lake)]
 PrefixLake = Annotated[Lake, Depends(_lake_of_prefix)]
 PathNamespace = Annotated[Namespace, Depends(_namespace)]
 PathTable = Annotated[str, Depends(_table)]
+PathTag = Annotated[str, Depends(_tag)]
+PathView = Annotated[str, Depends(_view)]
 ParentNamespace = Annotated[Namespace | None, Depends(_parent)]
 Page = Annotated[PageRequest, Depends(_page)]
+
+
+def listing_response(content: dict[str, object], page: PageRequest, token: str | None) -> Response:
+    """With the token of the next page for who asked for pages."""
+    return json_response({**content, "next-page-token": token} if page.wanted else content)
 
 
 def json_response(content: Any, status: int = 200) -> Response:  # noqa: ANN401

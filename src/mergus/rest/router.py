@@ -7,9 +7,11 @@ from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
 from mergus.access.context import ANONYMOUS, RequestContext
+from mergus.catalog.warehouse import check_writable
 from mergus.rest.boundary import OPERATION, REQUEST_ID
 from mergus.rest.keyed import handle_once
 from mergus.rest.operations import OPERATIONS
+from mergus.rest.request import decode_segment
 
 _SUCCESS = {operation.name: operation.success for operation in OPERATIONS}
 
@@ -33,6 +35,8 @@ class OperationRoute(APIRoute):
             if success is None:
                 response = await handler(request)
             else:
+                # before anything else of it is looked at
+                check_writable(request.app.state.lake, decode_segment(request.path_params.get("prefix", "")))
                 response = await handle_once(request, context, success, handler)
             if not context.authorised:
                 raise RuntimeError(f"operation {name} answered without being authorised")

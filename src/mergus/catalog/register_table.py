@@ -1,0 +1,235 @@
+"""RegisterTable: a table that lies on storage becomes one of the lake, and nothing of it is copied.
+
+A table of another catalog is created as a client would create it, by the same plan, with the ids that its columns,
+specs and sort orders have, and gets the files of its current snapshot as one snapshot of the lake, under the id that it
+had. What was before that snapshot is not taken over, and the snapshot's summary says so; nor are branches, tags of
+other snapshots, and files of statistics.
+
+A metadata file of the lake's own is that of a table that was dropped. That table is put back by its own rows, whole
+history and all, if the file tells of it as it was last: to list its files as those of another table would be to lose
+them when the old one expires, and rows that DuckLake keeps in Postgres are in no file of DuckLake's.
+
+What must hold: nothing is read that does not lie where a table may have files, and nothing that is another table's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+from mergus.access.authorise import authorise
+from mergus.access.context import RequestContext
+from mergus.catalog import table_places
+from mergus.catalog.commit import cleared, committed_body
+from mergus.catalog.commit_data import DataStep
+from mergus.catalog.commit_plan import Change, Plan, plan, terms_of
+from mergus.catalog.commit_write import write
+from mergus.catalog.delete_files import Drawer
+from mergus.catalog.find import find_schema
+from mergus.catalog.lake import Lake
+from mergus.catalog.locations import Premises, TablePlaces, parse
+from mergus.catalog.names import check_name, find_clash, taken
+from mergus.catalog.register_data import Adoption, known_as, plan_snapshot
+from mergus.catalog.table_cache import Body
+from mergus.catalog.undrop import check_place
+from mergus.ducklake import alter, dropped, scheduled, snapshots, tables
+from mergus.ducklake.commit import Commit
+from mergus.ducklake.connect import Conn
+from mergus.errors import BadRequest, CommitFailed, Unsupported
+from mergus.iceberg import metadata_parse
+from mergus.iceberg.metadata_parse import GivenTable, plain
+from mergus.iceberg.namespace import Namespace
+from mergus.iceberg.ref_update import NO_RETENTION
+from mergus.iceberg.requirements import AssertCreate
+from mergus.iceberg.table_update import FORMAT_VERSION
+from mergus.iceberg.updates import (
+    AddSchema,
+    AddSortOrder,
+    AddSpec,
+    AssignUuid,
+    SetCurrentSchema,
+    SetDefaultSortOrder,
+    SetDefaultSpec,
+    SetLocation,
+    SetProperties,
+    Update,
+    UpgradeFormatVersion,
+)
+from mergus.materialise.given import read_object
+from mergus.materialise.layout import Layout, metadata_as_of
+from mergus.materialise.metadata import DEFAULT_PROPERTIES
+from mergus.storage.location import Location
+
+# In the summary of the one snapshot that a registered table begins with.
+REGISTERED_FROM = "mergus.registered-from"
+EARLIER_SNAPSHOTS = "mergus.earlier-snapshots-left-out"
+
+
+async def register_table(
+    lake: Lake, ctx: RequestContext, namespace: Namespace, name: str, metadata_location: str, *, overwrite: bool
+) -> Body:
+    await authorise(ctx, namespace)
+    check_name(name)
+    async with lake.read() as conn:
+        old = await _replaced(conn, namespace, name, overwrite=overwrite)
+    premises = await table_places.premises(lake)
+    place = parse(plain(metadata_location))
+    if premises.root.contains(place):
+        table_id = await _put_back(lake, ctx, premises, (namespace, name), place, overwrite=overwrite)
+    else:
+        async with cleared(lake) as litter:
+            made, last_column_id = await _plan(lake, premises, (namespace, name), place, old, litter)
+            table_id = await _adopt(lake, ctx, made, last_column_id, litter, overwrite=overwrite)
+    return await committed_body(lake, ctx, table_id)
+
+
+async def _replaced(conn: Conn, namespace: Namespace, name: str, *, overwrite: bool) -> int | None:
+    """The table that the new one takes the place of. Raises AlreadyExists if it may not, or if it is a view."""
+    schema = await find_schema(conn, namespace)
+    clash = await find_clash(conn, schema.schema_id, name)
+    if clash is None:
+        return None
+    if not overwrite or clash != f"table {name}":
+        raise taken(namespace, name, clash)
+    return await tables.find(conn, schema.schema_id, name)
+
+
+async def _plan(
+    lake: Lake,
+    premises: Premises,
+    named: tuple[Namespace, str],
+    place: Location,
+    old: int | None,
+    litter: list[Location],
+) -> tuple[Plan, int]:
+    """And the highest column id that the table ever had."""
+    among = await table_places.among_others(lake, TablePlaces(premises, ()), old)
+    data = await read_object(lake.objects, among.check, str(place), metadata_parse.MOST_BYTES, "Metadata file")
+    try:
+        table = metadata_parse.parse(data)
+    except ValueError as e:
+        raise BadRequest(f"Metadata file {place} cannot be read: {e}") from None
+    among.check_directory(table.location)
+    uuid = await _uuid(lake, table, old)
+    own = [Layout.of(premises.root, uuid).directory, parse(table.location)]
+    places = replace(among, own=own)
+    made = await plan(lake, Change(*named, [AssertCreate()], _updates(table, uuid)), None, None, places, litter)
+    table_places.check_properties(places, made.update.set_properties)
+    if table.current is None:
+        return made, table.last_column_id
+    adoption = Adoption(lake.objects, among.check, table, terms_of(made, None), Drawer(lake.objects, own[0], litter))
+    told = {REGISTERED_FROM: str(place)}
+    if left_out := len(table.snapshots) - 1:
+        told[EARLIER_SNAPSHOTS] = str(left_out)
+    step = await plan_snapshot(adoption, table.current, told)
+    current, now = table.current.snapshot_id, known_as(table.current)
+    update = replace(
+        made.update,
+        tags={name: replace(ref, snapshot_id=now) for name, ref in table.tags.items() if ref.snapshot_id == current},
+        main_retention=replace(table.main, snapshot_id=NO_RETENTION.snapshot_id) if table.main else None,
+    )
+    return replace(made, update=update, steps=[step]), table.last_column_id
+
+
+async def _uuid(lake: Lake, table: GivenTable, old: int | None) -> UUID:
+    """The table's own, if no other table has it."""
+    if table.uuid is None:
+        return uuid4()
+    async with lake.read() as conn:
+        known = await tables.find_by_uuid(conn, UUID(table.uuid))
+    return UUID(table.uuid) if known in (None, old) else uuid4()
+
+
+def _updates(table: GivenTable, uuid: UUID) -> Sequence[Update]:
+    """Those of a client that creates such a table. Version 1 has no deletes, and becomes 2."""
+    ours = ("mergus.", *DEFAULT_PROPERTIES)
+    properties = {k: v for k, v in table.properties.items() if not k.startswith(ours) and k != FORMAT_VERSION}
+    specs = [table.specs[i] for i in sorted(table.specs)]
+    return [
+        AssignUuid(str(uuid)),
+        UpgradeFormatVersion(max(2, table.format_version)),
+        AddSchema(table.schema, 0),
+        SetCurrentSchema(0),
+        *(AddSpec(spec) for spec in specs),
+        SetDefaultSpec(table.default_spec_id),
+        *(AddSortOrder(order) for order in table.orders.values() if order.fields),
+        SetDefaultSortOrder(table.default_order_id if table.orders[table.default_order_id].fields else 0),
+        SetLocation(table.location),
+        SetProperties(properties),
+    ]
+
+
+async def _adopt(
+    lake: Lake, ctx: RequestContext, made: Plan, last_column_id: int, litter: list[Location], *, overwrite: bool
+) -> int:
+    change = made.change
+    place = (await lake.tables()).materialiser.place
+    async with lake.commit(ctx) as tx:
+        old = await _replaced(tx.conn, change.namespace, change.name, overwrite=overwrite)
+        await _check_still(tx, made, old)
+        if old is not None:
+            await tables.drop(tx, old)
+        (table_id,) = await write(tx, lake.objects, place, [made], litter)
+        if last_column_id > made.schema.highest_field_id:
+            await alter.reserve_column_ids(tx, table_id, last_column_id)
+        ctx.table_id = table_id
+        return table_id
+
+
+async def _check_still(tx: Commit, made: Plan, old: int | None) -> None:
+    """What may have happened since the plan was made."""
+    if await tables.find_by_uuid(tx.conn, UUID(made.update.uuid)) not in (None, old):
+        raise CommitFailed("Another table has been registered with the same uuid meanwhile; try again")
+    paths = [added.file.path for step in made.steps if isinstance(step, DataStep) for added in step.added]
+    if doomed := await scheduled.among(tx.conn, paths):
+        raise BadRequest(f"Data file {doomed[0]} was one of a table of the lake, and is about to be deleted")
+
+
+async def _put_back(
+    lake: Lake,
+    ctx: RequestContext,
+    premises: Premises,
+    named: tuple[Namespace, str],
+    place: Location,
+    *,
+    overwrite: bool,
+) -> int:
+    namespace, name = named
+    uuid, as_of = _of_ours(premises, place), metadata_as_of(str(place))
+    if await lake.objects.size(place) is None:
+        raise BadRequest(f"Metadata file does not exist: {place}")
+    async with lake.commit(ctx) as tx:
+        old = await _replaced(tx.conn, namespace, name, overwrite=overwrite)
+        live = await tables.find_by_uuid(tx.conn, uuid)
+        if live is not None:
+            if live != old or await snapshots.changed_since(tx.conn, live, as_of, tx.head.snapshot_id):
+                raise BadRequest(f"{place} lies in the location of another table, or is not the newest of this one")
+            ctx.table_id = live
+            return live
+        found = await dropped.newest_first(tx.conn, None, uuid=uuid, limit=1)
+        if not found:
+            raise BadRequest(f"{place} is of a table of this lake that is gone, or of which something has expired")
+        (table,) = found
+        if await snapshots.changed_since(tx.conn, table.id, as_of, table.dropped_at):
+            raise Unsupported(
+                f"{place} is not the last of its table, which changed before snapshot {table.dropped_at} dropped it: a "
+                "table is put back as it was last, and can be rolled back then"
+            )
+        await check_place(tx.conn, table, old)
+        if old is not None:
+            await tables.drop(tx, old)
+        await dropped.bring_back(tx, table, await find_schema(tx.conn, namespace), name)
+        ctx.table_id = table.id
+        return table.id
+
+
+def _of_ours(premises: Premises, place: Location) -> UUID:
+    """The uuid of the table whose metadata file this is by its name."""
+    try:
+        found = UUID(place.parts[len(premises.root.parts)])
+    except (ValueError, IndexError):
+        raise BadRequest(f"{place} is no metadata file of a table of this lake") from None
+    if Layout.of(premises.root, found).directory / f"metadata/{place.parts[-1]}" != place:
+        raise BadRequest(f"{place} is no metadata file of a table of this lake")
+    if metadata_as_of(str(place)) < 0:
+        raise BadRequest(f"{place} does not tell by its name which state of the table it is of; name the other copy")
+    return found

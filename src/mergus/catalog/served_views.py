@@ -1,0 +1,171 @@
+"""Views as a server shows them: what DuckLake and the annex say of one, put together.
+
+DuckLake's row is the truth. What we keep of a view counts if the row has the uuid and the text that we know; then its
+comment is the row's. A row that we know nothing of is a view of DuckDB's: one version, in one dialect, with the columns
+that a DuckDB session finds. What that found is remembered for as long as no schema of the lake changes.
+
+Every state of a view is also a file, named by its content in the view's location, as Iceberg's clients expect. It is
+written after the change, and by the first in each process that shows it: it can be made again at any time.
+"""
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Final
+
+import orjson
+
+from mergus.annex import views as annex
+from mergus.catalog.find import find_namespace
+from mergus.catalog.newest import keep_newest
+from mergus.config import Settings
+from mergus.ducklake import views
+from mergus.ducklake.columns import Unrepresentable
+from mergus.ducklake.connect import Conn
+from mergus.ducklake.schemas import Schema as LakeSchema
+from mergus.ducklake.view_columns import BrokenView, Describer
+from mergus.errors import NoSuchNamespace, NoSuchView, ServiceUnavailable, Unsupported
+from mergus.iceberg.namespace import Namespace
+from mergus.iceberg.schema import Schema
+from mergus.iceberg.view_metadata import (
+    LogEntry,
+    Representation,
+    ViewMetadata,
+    ViewVersion,
+    parse_view_metadata,
+)
+from mergus.iceberg.view_update import FIRST_VERSION
+from mergus.materialise.layout import digest
+from mergus.storage.location import Location
+from mergus.storage.objects import Objects
+
+COMMENT: Final = "comment"
+METADATA_PATH: Final = "write.metadata.path"
+DESCRIBE_SECONDS: Final = 30
+REMEMBERED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class FoundView:
+    """`row` is DuckLake's, None of a view that is ours alone; `kept` is None of a view that is DuckDB's alone."""
+
+    namespace: Namespace
+    schema: LakeSchema
+    name: str
+    row: views.View | None
+    kept: ViewMetadata | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownView:
+    """One state of a view: its file, and the answer that shows it."""
+
+    metadata_location: str
+    file: bytes
+
+    def answer(self) -> bytes:
+        content = {
+            "metadata-location": self.metadata_location,
+            "metadata": orjson.Fragment(self.file),
+            "config": dict[str, str](),
+        }
+        return orjson.dumps(content)
+
+
+async def find_view(conn: Conn, namespace: Namespace, name: str, at: int | None = None) -> FoundView:
+    """Call where several queries see one state of the lake. At an older snapshot, only DuckLake's are known."""
+    try:
+        schema = await find_namespace(conn, namespace, at)
+    except NoSuchNamespace as e:
+        raise NoSuchView(f"View does not exist: {namespace}.{name}") from e
+    if schema is not None and "\0" not in name:
+        if (row := await views.find(conn, schema.schema_id, name, at)) is not None:
+            return FoundView(namespace, schema, name, row, _known(row, await annex.read(conn, row.uuid)))
+        if at is None and (text := await annex.find(conn, schema.schema_id, name)) is not None:
+            return FoundView(namespace, schema, name, None, parse_view_metadata(orjson.loads(text)))
+    raise NoSuchView(f"View does not exist: {namespace}.{name}")
+
+
+def _known(row: views.View, text: str | None) -> ViewMetadata | None:
+    if text is None:
+        return None
+    kept = parse_view_metadata(orjson.loads(text))
+    if kept.current.sql(views.DIALECT) not in {row.sql, row.shown_sql}:
+        return None
+    others = {k: v for k, v in kept.properties.items() if k != COMMENT}
+    return replace(kept, properties=others if row.comment is None else {**others, COMMENT: row.comment})
+
+
+def shown(metadata: ViewMetadata) -> ShownView:
+    file = orjson.dumps(metadata.json())
+    directory = metadata.properties.get(METADATA_PATH, "").rstrip("/") or f"{metadata.location}/metadata"
+    return ShownView(f"{directory}/{metadata.current_version_id:05}-{digest(file)}.metadata.json", file)
+
+
+class ServedViews:
+    """Of one process."""
+
+    def __init__(self, settings: Settings, objects: Objects) -> None:
+        self._objects = objects
+        self._describer = Describer(settings)
+        self._described: dict[tuple[int, int, int], Schema | Exception] = {}
+        self._written: dict[str, None] = {}
+
+    async def metadata(self, found: FoundView, root: Location) -> ViewMetadata:
+        """Raises Unsupported for a view of DuckDB's that cannot be described. `root` is where views have their
+        files."""
+        if found.kept is not None:
+            return found.kept
+        assert found.row is not None  # noqa: S101  (one of the two is there)
+        return _of_duckdb(found, found.row, await self._columns(found, found.row), root)
+
+    async def publish(self, view: ShownView) -> None:
+        """Puts its file where it says, unless this process has."""
+        if view.metadata_location not in self._written:
+            await self._objects.put(Location.parse(view.metadata_location), view.file)
+            keep_newest(self._written, view.metadata_location, None, REMEMBERED)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._describer.close)
+
+    async def _columns(self, found: FoundView, row: views.View) -> Schema:
+        key = (row.id, row.begin, row.schema_version)
+        if key not in self._described:
+            try:
+                result = await self._describe(found)
+            except (BrokenView, Unrepresentable) as e:
+                result = e
+            keep_newest(self._described, key, result, REMEMBERED)
+        match self._described[key]:
+            case Schema() as schema:
+                return schema
+            case problem:
+                raise Unsupported(f"View {found.namespace}.{found.name} cannot be shown: {problem}")
+
+    async def _describe(self, found: FoundView) -> Schema:
+        try:
+            async with asyncio.timeout(DESCRIBE_SECONDS):
+                return await asyncio.to_thread(self._describer.describe, found.schema.name, found.name)
+        except TimeoutError:
+            self._describer.interrupt()
+            raise ServiceUnavailable("DuckDB takes too long to describe the view; try again") from None
+
+
+def _of_duckdb(found: FoundView, row: views.View, schema: Schema, root: Location) -> ViewMetadata:
+    made_ms = int(row.made_at.timestamp() * 1000)
+    version = ViewVersion(
+        version_id=FIRST_VERSION,
+        timestamp_ms=made_ms,
+        schema_id=0,
+        summary={"engine-name": "duckdb"},
+        representations=(Representation(views.DIALECT, row.shown_sql),),
+        default_namespace=found.namespace.levels,
+    )
+    return ViewMetadata(
+        uuid=str(row.uuid),
+        location=str(root / str(row.uuid)),
+        schemas={0: schema},
+        versions=(version,),
+        current_version_id=FIRST_VERSION,
+        log=(LogEntry(made_ms, FIRST_VERSION),),
+        properties={} if row.comment is None else {COMMENT: row.comment},
+    )

@@ -1,0 +1,153 @@
+"""What a view of DuckDB's shows: DuckLake keeps its text alone, and only DuckDB can say which columns that makes.
+
+The view is bound and not run, in a session that may write nothing and reach nothing but the lake: neither files nor
+other hosts, whatever the text of a view names. One session is kept, since opening it takes longer than all the rest; if
+anything goes wrong, a new one is asked once more.
+
+Types are those of results, and not of files: there is an Iceberg type for each DuckDB type whose values it can hold.
+"""
+
+import threading
+from contextlib import suppress
+from typing import Any, Final, cast
+
+import duckdb
+
+from mergus.config import Settings, hide_password
+from mergus.ducklake import session
+from mergus.ducklake.columns import Unrepresentable
+from mergus.errors import ServiceUnavailable, SetupError
+from mergus.iceberg.schema import Field, List, Map, Schema, Struct, Type
+from mergus.iceberg.schema_parse import with_fresh_ids
+
+PRIMITIVES: Final = {
+    "boolean": "boolean",
+    "tinyint": "int",
+    "smallint": "int",
+    "integer": "int",
+    "utinyint": "int",
+    "usmallint": "int",
+    "bigint": "long",
+    "uinteger": "long",
+    "ubigint": "decimal(20, 0)",
+    # the type of every sum of integers; what has 39 digits it cannot hold
+    "hugeint": "decimal(38, 0)",
+    "float": "float",
+    "double": "double",
+    "date": "date",
+    "time": "time",
+    "timestamp": "timestamp",
+    "timestamp_s": "timestamp",
+    "timestamp_ms": "timestamp",
+    "timestamp_ns": "timestamp_ns",
+    "timestamp with time zone": "timestamptz",
+    "varchar": "string",
+    "enum": "string",
+    "blob": "binary",
+    "uuid": "uuid",
+    "variant": "variant",
+    "geometry": "geometry",
+}
+
+# What is wrong with the view itself; anything else may be gone the next time.
+_OF_THE_VIEW: Final = (
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ParserException,
+    duckdb.InvalidInputException,
+    duckdb.NotImplementedException,
+    duckdb.PermissionException,
+)
+
+
+class BrokenView(Exception):
+    """DuckDB cannot read the view: why."""
+
+
+class Describer:
+    """Of one process. Every method blocks: call it in a thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._session: duckdb.DuckDBPyConnection | None = None
+        self._turn = threading.Lock()
+
+    def describe(self, schema: str, name: str) -> Schema:
+        """The columns that the view has now. Raises BrokenView, Unrepresentable, or ServiceUnavailable."""
+        with self._turn:
+            for is_kept in (self._session is not None, False):
+                try:
+                    return self._describe(schema, name)
+                except (duckdb.Error, SetupError) as e:
+                    self._close()
+                    if is_kept:
+                        continue
+                    if isinstance(e, _OF_THE_VIEW):
+                        raise BrokenView(hide_password(str(e).splitlines()[0])) from None
+                    raise ServiceUnavailable("DuckDB cannot reach the lake to describe the view; try again") from e
+        raise AssertionError
+
+    def interrupt(self) -> None:
+        if (current := self._session) is not None:
+            with suppress(duckdb.Error):
+                current.interrupt()
+
+    def close(self) -> None:
+        self.interrupt()
+        with self._turn:
+            self._close()
+
+    def _describe(self, schema: str, name: str) -> Schema:
+        if self._session is None:
+            self._session = _open(self._settings)
+        named = ".".join(map(session.identifier, ("lake", schema, name)))
+        found = self._session.sql(f"SELECT * FROM {named}")
+        return schema_of(found.columns, cast(list[Any], found.types))
+
+    def _close(self) -> None:
+        current, self._session = self._session, None
+        if current is not None:
+            with suppress(duckdb.Error):
+                current.close()
+
+
+def schema_of(names: list[str], types: list[Any]) -> Schema:
+    """Of a result; `types` are DuckDB's."""
+    ids = iter(range(1, 2**31))
+    fields = tuple(_field(name, kind, ids, (name,)) for name, kind in zip(names, types, strict=True))
+    schema = Schema(fields)
+    if twice := schema.ambiguous_name():
+        raise Unrepresentable(f"column {twice}", "Iceberg knows it and a part of a struct by the same name")
+    return with_fresh_ids(schema)
+
+
+def _field(name: str, kind: Any, ids: Any, path: tuple[str, ...], *, required: bool = False) -> Field:  # noqa: ANN401
+    number = next(ids)
+    return Field(number, name, _type(kind, ids, path), required)
+
+
+def _type(kind: Any, ids: Any, path: tuple[str, ...]) -> Type:  # noqa: ANN401
+    match kind.id:
+        case "struct":
+            return Struct(tuple(_field(n, k, ids, (*path, n)) for n, k in kind.children))
+        case "list" | "array":
+            return List(_field("element", kind.children[0][1], ids, (*path, "element")))
+        case "map":
+            (_, key), (_, value) = kind.children
+            return Map(
+                _field("key", key, ids, (*path, "key"), required=True), _field("value", value, ids, (*path, "value"))
+            )
+        case "decimal":
+            digits = dict(kind.children)
+            return f"decimal({digits['precision']}, {digits['scale']})"
+        case plain if plain in PRIMITIVES:
+            return PRIMITIVES[plain]
+        case _:
+            raise Unrepresentable(f"column {'.'.join(path)} of type {kind}", "Iceberg has no such type")
+
+
+def _open(settings: Settings) -> duckdb.DuckDBPyConnection:
+    opened = session.attach(settings, read_only=True)
+    opened.execute("SET enable_external_access = false")
+    opened.execute("SET lock_configuration = true")
+    return opened

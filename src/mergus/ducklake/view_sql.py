@@ -1,0 +1,74 @@
+"""The text of a view, as DuckDB's own parser has it. Nothing is looked up and nothing runs: a text comes from a client.
+
+A row of `ducklake_view` that is no single SELECT breaks no session, but nobody can read it either.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+import duckdb
+import orjson
+
+from mergus.ducklake.views import CATALOG
+
+_CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "enable_external_access": False,
+    "threads": 1,
+}
+
+
+def check(sql: str) -> None:
+    """Raises ValueError unless it is one SELECT without parameters. Blocks: call it in a thread."""
+    with duckdb.connect(config=_CONFIG) as session:
+        try:
+            found = session.extract_statements(_plain(sql))
+        except duckdb.Error as e:
+            raise ValueError(f"DuckDB cannot parse it: {str(e).splitlines()[0]}") from None
+    if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
+        raise ValueError("it is not a single SELECT statement")
+    if found[0].named_parameters:
+        raise ValueError("it has parameters, and a view has none")
+
+
+def unqualified_names(sql: str) -> list[str]:
+    """Tables and views that it names without a schema. One that is also the name of a common table expression is
+    taken for that. Raises ValueError for what cannot be looked through. Blocks: call it in a thread."""
+    with duckdb.connect(config=_CONFIG) as session:
+        row = session.execute("SELECT json_serialize_sql(?::VARCHAR)", [_plain(sql)]).fetchone()
+    try:
+        tree: Any = orjson.loads(row[0]) if row else {}
+    except orjson.JSONDecodeError:
+        raise ValueError("it is nested too deeply to look through it for names without a namespace") from None
+    if tree.get("error") is not False:
+        raise ValueError("DuckDB cannot say which names it has")
+    objects = list(_objects(tree))
+    ours = {str(entry.get("key")).lower() for node in objects for entry in _entries(node.get("cte_map"))}
+    names = [
+        str(node["table_name"])
+        for node in objects
+        if node.get("type") == "BASE_TABLE" and not node.get("schema_name") and not node.get("catalog_name")
+    ]
+    return sorted({name for name in names if name.lower() not in ours})
+
+
+def _plain(sql: str) -> str:
+    """The parser does not know the placeholder."""
+    return sql.replace(CATALOG, "lake")
+
+
+def _objects(tree: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401  (JSON)
+    waiting: list[Any] = [tree]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            node = cast(dict[str, Any], found)
+            yield node
+            waiting.extend(node.values())
+        elif isinstance(found, list):
+            waiting.extend(cast(list[Any], found))
+
+
+def _entries(cte_map: Any) -> list[dict[str, Any]]:  # noqa: ANN401  (JSON)
+    return cast(dict[str, Any], cte_map).get("map", []) if isinstance(cte_map, dict) else []

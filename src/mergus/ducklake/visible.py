@@ -1,0 +1,36 @@
+"""Rows that are there now, and rows that were there at a snapshot.
+
+A statement that serves both is two texts: what it asks of rows that live is said as the partial indexes say it, and a
+parameter would keep Postgres from using them.
+"""
+
+from dataclasses import dataclass
+from typing import Final, LiteralString
+
+from mergus.ducklake.connect import Conn
+
+LIVE: Final = "end_snapshot IS NULL"
+VISIBLE: Final = "begin_snapshot <= %(at)s AND (end_snapshot IS NULL OR end_snapshot > %(at)s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    now: LiteralString
+    then: LiteralString
+
+    def at(self, snapshot_id: int | None) -> LiteralString:
+        """What to execute, with the snapshot as the parameter `at`; None for now."""
+        return self.now if snapshot_id is None else self.then
+
+
+def timed(statement: LiteralString) -> Timed:
+    """`{visible}` in it is what it asks of rows."""
+    return Timed(statement.replace("{visible}", LIVE), statement.replace("{visible}", VISIBLE))
+
+
+async def names(
+    conn: Conn, statement: Timed, schema_id: int, after: str | None, limit: int | None, at: int | None
+) -> list[str]:
+    """Of what a schema has, or had at a snapshot, in byte order: so many after one."""
+    key = {"schema_id": schema_id, "after": after, "limit": limit, "at": at}
+    return [row[0] for row in await (await conn.execute(statement.at(at), key)).fetchall()]
