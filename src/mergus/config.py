@@ -59,6 +59,35 @@ def _endpoint(url: str | None) -> str | None:
     return url.rstrip("/") if url else None
 
 
+_VOUCHERS = ("oauth2", "oidc", "none")
+_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+
+
+def _auth(text: str | None) -> str | None:
+    words = (text or "").split()
+    if not words:
+        return None
+    if any(word not in _VOUCHERS for word in words) or len(set(words)) < len(words) or ("none" in words and words[1:]):
+        raise ValueError("oauth2, oidc, both with a space between, or none is needed")
+    return " ".join(sorted(words))
+
+
+def _issuer(url: str | None) -> str | None:
+    if url is None:
+        return None
+    if not re.fullmatch(r"https://[^\s?#@]+|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/[^\s?#]*)?", url):
+        raise ValueError("an https:// URL is needed (http:// on a loopback address only)")
+    return url
+
+
+def _algorithms(text: str) -> str:
+    """Neither `none` nor a shared secret: an issuer's public key must never be taken for one."""
+    words = text.split()
+    if not words or any(word not in _ALGORITHMS for word in words):
+        raise ValueError(f"some of {', '.join(_ALGORITHMS)} are needed, with spaces between them")
+    return " ".join(words)
+
+
 # The variables that AWS tools read, for what is not set as MERGUS_*.
 AWS_VARIABLES = {
     "s3_endpoint": ("AWS_ENDPOINT_URL_S3",),
@@ -227,6 +256,74 @@ class Settings(BaseSettings):
     s3_path_style: bool | None = Field(
         None,
         description="Address buckets as `endpoint/bucket`. Default: yes when an endpoint is set.",
+    )
+
+    auth: Annotated[str | None, AfterValidator(_auth)] = Field(
+        None,
+        description="Who vouches for clients: `oauth2` (clients of this lake, see `mergus clients`), `oidc` (another "
+        "issuer), or both with a space between. `none` lets everybody do everything; unset means that, too, and is "
+        "refused on any but a loopback address.",
+    )
+    token_keys: SecretStr | None = Field(
+        None,
+        description="What signs the tokens of `oauth2`: `name:secret`, with spaces between several. The first signs, "
+        "all are accepted, so a new one is put in front and the old one taken away when its tokens have expired. Secrets "
+        "have 32 bytes or more. Default: a secret that `mergus init` makes and keeps in Postgres.",
+    )
+    token_key_files: str = Field(
+        "",
+        description="The same, as files of private keys (PEM; RSA, or EC on P-256) with spaces between them. They come "
+        "before `MERGUS_TOKEN_KEYS`.",
+    )
+    token_seconds: int = Field(3600, ge=60, description="Seconds for which a token of `oauth2` is good.")
+    token_rate: int = Field(
+        60, ge=1, description="Requests for tokens that a server process takes from one address in a minute."
+    )
+    clients_file: Path | None = Field(
+        None,
+        description="File with clients of `oauth2` and their grants, beside those in Postgres; see OPERATIONS.md.",
+    )
+    oidc_issuer: Annotated[str | None, AfterValidator(_issuer)] = Field(
+        None, description="URL of the issuer whose tokens `oidc` accepts; its keys are found by discovery."
+    )
+    oidc_audience: str | None = Field(None, description="Audience that such tokens must be for.")
+    oidc_algorithms: Annotated[str, AfterValidator(_algorithms)] = Field(
+        "RS256 ES256", description="Algorithms by which they may be signed, with spaces between them."
+    )
+    oidc_principal_claim: str = Field(
+        "sub", min_length=1, description="Claim that names who asks. Dots lead into objects."
+    )
+    oidc_roles_claim: str = Field(
+        "roles", min_length=1, description="Claim with a list of roles. Dots lead into objects: `realm_access.roles`."
+    )
+    oidc_scopes: Literal["limit", "grant"] = Field(
+        "limit",
+        description="What scopes like `ns:sales:r` in such a token do: limit what the grants of its principal and "
+        "roles allow, or grant that themselves.",
+    )
+    metrics_public: bool = Field(
+        False, description="Whether `/metrics` is answered without a token, when there are any."
+    )
+    audit_seconds: int = Field(
+        30 * 86_400,
+        ge=0,
+        description="Seconds for which the audit log is kept in Postgres: who changed what, was refused, or got keys "
+        "or signatures for objects. 0: none is kept.",
+    )
+
+    sts_role_arn: str | None = Field(
+        None,
+        description="Role that the server takes on (STS AssumeRole) for keys that it hands to clients, each narrowed "
+        "down to one table. Unset: no keys are handed out.",
+    )
+    sts_endpoint: Annotated[str | None, AfterValidator(_endpoint)] = Field(
+        None, description="STS endpoint URL. Default: the S3 endpoint, or AWS where there is none."
+    )
+    vended_seconds: int = Field(3600, ge=1, description="Seconds for which such keys are good. AWS takes 900 or more.")
+    remote_signing: bool = Field(
+        False,
+        description="Whether the server signs single requests to the S3 store for clients that ask for it: for stores "
+        "without STS.",
     )
 
     page_size: int = Field(
