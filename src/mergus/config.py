@@ -267,8 +267,8 @@ class Settings(BaseSettings):
     token_keys: SecretStr | None = Field(
         None,
         description="What signs the tokens of `oauth2`: `name:secret`, with spaces between several. The first signs, "
-        "all are accepted, so a new one is put in front and the old one taken away when its tokens have expired. Secrets "
-        "have 32 bytes or more. Default: a secret that `mergus init` makes and keeps in Postgres.",
+        "all are accepted, so a new one is put in front and the old one taken away when its tokens have expired. "
+        "Secrets have 32 bytes or more. Default: a secret that `mergus init` makes and keeps in Postgres.",
     )
     token_key_files: str = Field(
         "",
