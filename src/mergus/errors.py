@@ -5,6 +5,7 @@
     └── ApiError                         the wire: {"error": {"message", "type", "code"}}
         ├── BadRequest                   400  BadRequestException
         │   └── IllegalArgument          400  IllegalArgumentException
+        ├── NotAuthorized                401  NotAuthorizedException, with WWW-Authenticate
         ├── Forbidden                    403  ForbiddenException
         ├── NotFound                     404  NotFoundException
         │   ├── NoSuchWarehouse          404  NoSuchWarehouseException
@@ -21,6 +22,7 @@
         │   └── NamespaceNotEmpty        409  NamespaceNotEmptyException
         ├── PayloadTooLarge              413  PayloadTooLargeException
         ├── UnprocessableEntity          422  UnprocessableEntityException
+        ├── TooManyRequests              429  TooManyRequestsException, with Retry-After
         ├── InternalServerError          500  InternalServerError
         │   └── CommitStateUnknown       500  CommitStateUnknownException
         └── ServiceUnavailable           503  ServiceUnavailableException, with Retry-After
@@ -62,6 +64,14 @@ class IllegalArgument(BadRequest):
     """What Java's client would have refused itself, had it looked: it throws the same then."""
 
     type = "IllegalArgumentException"
+
+
+class NotAuthorized(ApiError):
+    """Nobody knows who asks: there is no token, or none that is good."""
+
+    status = 401
+    type = "NotAuthorizedException"
+    headers: ClassVar[dict[str, str]] = {"WWW-Authenticate": "Bearer"}
 
 
 class Forbidden(ApiError):
@@ -137,6 +147,12 @@ class PayloadTooLarge(ApiError):
 class UnprocessableEntity(ApiError):
     status = 422
     type = "UnprocessableEntityException"
+
+
+class TooManyRequests(ApiError):
+    status = 429
+    type = "TooManyRequestsException"
+    headers: ClassVar[dict[str, str]] = {"Retry-After": "10"}
 
 
 class InternalServerError(ApiError):
