@@ -16,7 +16,19 @@ from mergus.serve import environment
 from tests.support import lakes
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ["serve", "listen", "init", "doctor", "dev", "config", "properties", "smoke", "backends"]
+COMMANDS = [
+    "serve",
+    "listen",
+    "init",
+    "doctor",
+    "dev",
+    "config",
+    "properties",
+    "smoke",
+    "clients",
+    "grants",
+    "backends",
+]
 
 
 def mergus(*args: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import psycopg
 
-from mergus import __version__
+from mergus import __version__, cli_access
 from mergus.config import Settings, default_state_dir, hide_password, load_settings, reference, variable
 from mergus.errors import MergusError
 
@@ -197,6 +197,10 @@ def smoke(uri: str | None) -> None:
     for line in run(target, settings):
         click.echo(f"ok  {line}")
     click.echo(f"all good: {target}")
+
+
+main.add_command(cli_access.clients)
+main.add_command(cli_access.grants)
 
 
 @main.group()

@@ -19,7 +19,7 @@ from mergus.embedded.stack import Progress, Stack, connection_values, running
 from mergus.embedded.state import StateDir, free_port, require_free_port
 from mergus.errors import SetupError
 from mergus.process import Child, end_with_parent
-from mergus.serve import environment
+from mergus.serve import check_access, environment
 from mergus.setup import initialise
 
 KEPT_VARIABLES = ("AWS_CA_BUNDLE", "MERGUS_VENV", "MERGUS_TEST_")
@@ -58,6 +58,7 @@ def dev(state_path: Path, progress: Progress, show: Progress, overrides: dict[st
         settings = load_settings(**overrides)
         if settings.port == 0:
             settings = settings.model_copy(update={"port": free_port()})
+        check_access(settings)
         require_free_port(settings.host, settings.port, "the catalog (MERGUS_PORT chooses another)")
         try:
             with running(state, settings, progress) as stack:

@@ -38,6 +38,7 @@ COMMIT_STAGES = Histogram(
     ["stage"],
     buckets=SECONDS,
 )
+AUDIT_LOST = Counter("mergus_audit_lost_total", "Entries of the audit log that there was no room for.")
 OBJECT_REQUESTS = Counter("mergus_object_requests_total", "Requests to the object store.", ["method"])
 OBJECT_FAILURES = Counter("mergus_object_failures_total", "Requests to the object store that failed.", ["method"])
 OBJECT_BYTES = Counter("mergus_object_bytes_total", "Bytes of objects read and written.", ["method"])

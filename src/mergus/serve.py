@@ -8,12 +8,17 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from mergus.access.clients import read_file
+from mergus.access.tokens import keys_of
 from mergus.config import Settings, load_settings, variable
+from mergus.errors import SetupError
+from mergus.loopback import is_loopback
 from mergus.process import end_with_parent
 
 
 def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT; requests in flight get `shutdown_grace` seconds to finish."""
+    check_access(settings)
     os.environ.update(environment(settings))
     options: dict[str, Any] = {
         "host": settings.host,
@@ -41,6 +46,21 @@ def serve(settings: Settings) -> None:
         uvicorn.run("mergus.serve:worker_app", factory=True, workers=settings.workers, **options)
     finally:
         shutil.rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)
+
+
+def check_access(settings: Settings) -> None:
+    """Raises SetupError if anybody could come in by mistake."""
+    if settings.auth is None and not is_loopback(settings.host):
+        raise SetupError(
+            f"{settings.host} can be reached by others, and nobody would be asked who they are: set MERGUS_AUTH to "
+            "oauth2 or oidc; or to none, if something in front of the server asks"
+        )
+    if "oidc" in (settings.auth or "") and not (settings.oidc_issuer and settings.oidc_audience):
+        raise SetupError("MERGUS_AUTH=oidc needs MERGUS_OIDC_ISSUER and MERGUS_OIDC_AUDIENCE")
+    if "oauth2" in (settings.auth or ""):
+        # whatever is wrong with keys is wrong now, and not when somebody asks for a token
+        keys_of(settings, bytes(32))
+    read_file(settings.clients_file)
 
 
 def worker_app() -> FastAPI:

@@ -1,7 +1,7 @@
 """Rows of `request_key`: requests with an Idempotency-Key that have their final answer."""
 
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
@@ -38,12 +38,12 @@ FORGET_OLD: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """`resources` are levels of namespaces, or None for the catalog as a whole."""
+    """`resources` are what was passed at the gate, by which privileges."""
 
     operation: str
     principal: str
     payload: bytes
-    resources: list[list[str] | None]
+    resources: list[dict[str, Any]]
     status: int
     body: bytes | None
     table_id: int | None

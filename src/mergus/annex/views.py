@@ -5,6 +5,7 @@ is what the name means, and ours is hidden for as long. A row whose view DuckDB 
 is gone, means nothing, since ids and uuids do not come again; it goes with the next that is written.
 """
 
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -25,6 +26,7 @@ SHOWN: Final = """
 LIST: Final = f"""
     SELECT name FROM iceberg_view v WHERE {SHOWN}
       AND (%(after)s::text IS NULL OR name COLLATE "C" > %(after)s::text)
+      AND (%(only)s::text[] IS NULL OR name = ANY(%(only)s::text[]))
     ORDER BY name COLLATE "C" LIMIT %(limit)s
 """
 FIND: Final = f"SELECT metadata FROM iceberg_view v WHERE {SHOWN} AND name = %(name)s"
@@ -72,9 +74,12 @@ async def read(conn: Conn, uuid: UUID) -> str | None:
     return None if row is None else row[0]
 
 
-async def list_names(conn: Conn, schema_id: int, after: str | None, limit: int | None) -> list[str]:
-    """Of views that are ours alone, in byte order."""
-    found = await conn.execute(LIST, {"schema_id": schema_id, "after": after, "limit": limit})
+async def list_names(
+    conn: Conn, schema_id: int, after: str | None, limit: int | None, only: Sequence[str] | None = None
+) -> list[str]:
+    """Of views that are ours alone, in byte order; with `only`, those among these."""
+    among = None if only is None else list(only)
+    found = await conn.execute(LIST, {"schema_id": schema_id, "after": after, "limit": limit, "only": among})
     return [row[0] for row in await found.fetchall()]
 
 

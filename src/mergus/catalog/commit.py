@@ -19,6 +19,7 @@ from uuid import UUID
 
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
+from mergus.access.privileges import CREATE, SEE, WRITE
 from mergus.annex import staged
 from mergus.catalog import table_places
 from mergus.catalog.commit_plan import Change, Plan, plan
@@ -64,7 +65,7 @@ class _Planned:
 
 
 async def commit_table(lake: Lake, ctx: RequestContext, change: Change) -> Body:
-    await authorise(ctx, change.namespace)
+    await _authorise(ctx, change)
     (table_id,) = await _commit(lake, ctx, [change])
     return await committed_body(lake, ctx, table_id)
 
@@ -72,13 +73,18 @@ async def commit_table(lake: Lake, ctx: RequestContext, change: Change) -> Body:
 async def commit_transaction(lake: Lake, ctx: RequestContext, changes: Sequence[Change]) -> None:
     if not changes:
         # there is nothing to do, and nothing but the catalog that it could be about
-        await authorise(ctx, None)
+        await authorise(ctx, None, needs=SEE)
     for change in changes:
-        await authorise(ctx, change.namespace)
+        await _authorise(ctx, change)
     names = [(change.namespace, change.name) for change in changes]
     if len(set(names)) < len(names):
         raise BadRequest("The transaction changes a table twice; put all of its updates into one change")
     await _commit(lake, ctx, changes)
+
+
+async def _authorise(ctx: RequestContext, change: Change) -> None:
+    creates = any(isinstance(r, AssertCreate) for r in change.requirements)
+    await authorise(ctx, change.namespace, change.name, CREATE if creates else WRITE)
 
 
 async def committed_body(lake: Lake, ctx: RequestContext, table_id: int) -> Body:

@@ -58,7 +58,7 @@ class NewTable:
 
 
 async def create_table(lake: Lake, ctx: RequestContext, namespace: Namespace, new: NewTable, *, stage: bool) -> Body:
-    await authorise(ctx, namespace)
+    await authorise(ctx, namespace, new.name)
     uuid = uuid4()
     await _check_free(lake, namespace, new.name)
     location = await _location(lake, uuid, new)

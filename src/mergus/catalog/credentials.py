@@ -8,7 +8,7 @@ from mergus.iceberg.namespace import Namespace
 
 
 async def load_credentials(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str) -> list[dict[str, object]]:
-    await authorise(ctx, namespace)
+    await authorise(ctx, namespace, name)
     async with lake.read() as conn:
         await find_table(conn, namespace, name, ctx.at)
     return []

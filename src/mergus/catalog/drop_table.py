@@ -7,6 +7,7 @@ table, whatever else shares a directory with them (H22).
 
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
+from mergus.access.privileges import CREATE
 from mergus.catalog.find import find_schema, find_table
 from mergus.catalog.lake import Lake
 from mergus.catalog.names import check_name, find_clash, target_taken
@@ -16,7 +17,7 @@ from mergus.iceberg.namespace import Namespace
 
 
 async def drop_table(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str, *, with_purge: bool) -> None:
-    await authorise(ctx, namespace)
+    await authorise(ctx, namespace, name)
     async with lake.commit(ctx) as tx:
         table_id = await find_table(tx.conn, namespace, name)
         await tables.drop(tx, table_id)
@@ -27,8 +28,8 @@ async def drop_table(lake: Lake, ctx: RequestContext, namespace: Namespace, name
 async def rename_table(
     lake: Lake, ctx: RequestContext, source: tuple[Namespace, str], target: tuple[Namespace, str]
 ) -> None:
-    await authorise(ctx, source[0])
-    await authorise(ctx, target[0])
+    await authorise(ctx, *source)
+    await authorise(ctx, *target, CREATE)
     namespace, name = target
     check_name(name)
     async with lake.commit(ctx) as tx:

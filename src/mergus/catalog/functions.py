@@ -26,7 +26,7 @@ async def list_functions(
 
 async def load_function(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str) -> NoReturn:
     """Says why it cannot be, if it is there."""
-    await authorise(ctx, namespace)
+    await authorise(ctx, namespace, name)
     async with lake.read() as conn:
         schema = await find_namespace(conn, namespace, ctx.at)
         overloads = await macros.find(conn, schema.schema_id, name, ctx.at) if schema and "\0" not in name else []

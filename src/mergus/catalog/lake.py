@@ -6,8 +6,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
-from mergus.access.context import RequestContext
-from mergus.annex import catalog
+from mergus.access.audit import Audit
+from mergus.access.authenticate import Authenticator
+from mergus.access.clients import ClientsFile, read_file
+from mergus.access.context import Principal, RequestContext
+from mergus.access.privileges import ALL, Rights
+from mergus.access.registry import Registry
+from mergus.annex import catalog, clients
 from mergus.catalog import request_keys
 from mergus.catalog.paging import Fetch, PageRequest, PageTokens, T
 from mergus.catalog.served_tables import ServedTables
@@ -39,6 +44,10 @@ class Lake:
     objects: Objects
     views: ServedViews
     watch: Watch
+    authenticator: Authenticator
+    registry: Registry
+    audit: Audit
+    clients_file: ClientsFile
     _writers: asyncio.Semaphore
     _aside: asyncio.Semaphore
     _page_tokens: PageTokens | None = None
@@ -59,6 +68,21 @@ class Lake:
             cache = TableCache(self.watch, self.settings.cached_tables)
             self._tables = ServedTables(self.pool, materialiser, cache, self.settings.history_patience)
         return self._tables
+
+    async def rights(self, principal: Principal) -> Rights:
+        """As they are now."""
+        if self.authenticator.is_open:
+            return ALL
+        served = await self.tables()
+        await served.look()
+        return await self.registry.rights(principal, served.cache.access_version)
+
+    def known_rights(self, principal: Principal) -> Rights | None:
+        """As they were when the lake was last looked at; None if they have to be asked for."""
+        if self.authenticator.is_open:
+            return ALL
+        served = self._tables
+        return None if served is None else self.registry.known(principal, served.cache.access_version)
 
     def read(self) -> AbstractAsyncContextManager[Conn]:
         return connection(self.pool)
@@ -187,12 +211,32 @@ async def open_lake(settings: Settings) -> AsyncGenerator[Lake]:
     watch = Watch(settings)
     objects = Objects(settings)
     views = ServedViews(settings, objects)
-    lake = Lake(settings, pool, objects, views, watch, writers, asyncio.Semaphore(1))
+    file = read_file(settings.clients_file)
+
+    async def lakes_key() -> bytes:
+        async with connection(pool) as conn:
+            return await clients.signing_key(conn)
+
+    lake = Lake(
+        settings,
+        pool,
+        objects,
+        views,
+        watch,
+        Authenticator(settings, lakes_key),
+        Registry(pool, file),
+        Audit(pool, settings.audit_seconds),
+        file,
+        writers,
+        asyncio.Semaphore(1),
+    )
     observer = asyncio.create_task(_observe(lake))
     try:
         yield lake
     finally:
         observer.cancel()
+        await lake.audit.close()
+        await lake.authenticator.close()
         await lake.views.close()
         await watch.close()
         await pool.close()

@@ -7,17 +7,20 @@ from typing import Final
 
 import orjson
 
-from mergus.access.authorise import authorise
+from mergus.access.authorise import authorise, may, missing
 from mergus.access.context import RequestContext
+from mergus.access.privileges import Resource
 from mergus.catalog.find import find_table
 from mergus.catalog.lake import Lake
 from mergus.catalog.served_tables import PastKey, ServedTables
 from mergus.catalog.table_cache import Answer, Body, Snapshots
+from mergus.ducklake import tables
+from mergus.ducklake.connect import Conn
 from mergus.ducklake.snapshots import Head, exists, latest_ms
 from mergus.ducklake.told import LEAST_CLIENT_ID
 from mergus.errors import NoSuchSnapshot, ServiceUnavailable, Unsupported
 from mergus.iceberg.metadata import TableMetadata
-from mergus.iceberg.namespace import Namespace
+from mergus.iceberg.namespace import LEVEL_SEPARATOR, Namespace
 from mergus.materialise.metadata import earlier, refs_only, render
 from mergus.materialise.metadata_file import Written, write_past
 from mergus.materialise.past import as_at, is_there
@@ -42,6 +45,7 @@ async def load_table(
     snapshot_id: int | None,
 ) -> Body:
     """As it is now; or as it was at the snapshot that the request is about, or at one before that it names."""
+    await authorise(ctx, namespace, name)
     served = await lake.tables()
     # asked before the lake is looked at: the answer then knows of it
     is_clients = snapshot_id is not None and snapshot_id >= LEAST_CLIENT_ID
@@ -52,7 +56,7 @@ async def load_table(
     else:
         async with lake.read() as conn:
             table_id = await find_table(conn, namespace, name, ctx.at)
-    await authorise(ctx, namespace)
+            await check_name_of_now(conn, ctx, (namespace, name), table_id)
     early = _goes_by_its_clock(ctx)
     if snapshot_id is not None:
         if not known:
@@ -69,6 +73,17 @@ async def load_table(
     if body is None:
         raise NoSuchSnapshot(f"Table {namespace}.{name} has no rows at snapshot {at}")
     return body
+
+
+async def check_name_of_now(conn: Conn, ctx: RequestContext, asked: tuple[Namespace, str], table_id: int) -> None:
+    """A table that has been moved where its caller may not read is not shown under the name that it had, either: not
+    even what was in it then. Raises as if there were none."""
+    table = await tables.read(conn, table_id)
+    if table is not None:
+        now = Namespace(tuple(table.schema_name.split(LEVEL_SEPARATOR)))
+        if not may(ctx, ctx.needs, now, table.name):
+            ctx.refused = Resource(*asked)
+            raise missing(ctx, ctx.refused)
 
 
 async def _exists(lake: Lake, snapshot_id: int) -> bool:
@@ -130,11 +145,15 @@ async def load_cached(
     if served is None:
         return None
     await served.look()
+    rights = lake.known_rights(ctx.principal)
+    if rights is None or not namespace.can_exist:
+        return None
+    ctx.rights = rights
     table_id = served.cache.table_id(namespace.schema_name, name)
     answer = None if table_id is None else served.cache.answer(table_id)
     if answer is None:
         return None
-    await authorise(ctx, namespace)
+    await authorise(ctx, namespace, name)
     return answer.bodies.get((snapshots, _goes_by_its_clock(ctx)))
 
 

@@ -52,13 +52,15 @@ async def list_namespaces(
 ) -> tuple[list[Namespace], str | None]:
     """One level below `parent`, and the token of the next page if there is one."""
     await authorise(ctx, parent)
+    visible = ctx.rights.namespaces
+    seen = None if visible is None else (visible.whole, visible.single)
     below = parent.schema_name if parent else None
 
     async def fetch(after: str | None, limit: int | None) -> list[str]:
         async with lake.read() as conn:
             if parent is not None:
                 await find_namespace(conn, parent, ctx.at)
-            return await schemas.list_children(conn, below, after, limit, ctx.at)
+            return await schemas.list_children(conn, below, after, limit, ctx.at, seen)
 
     found, token = await lake.page([ctx.listing, *(parent.levels if parent else ())], page, fetch)
     return [parent.child(x) if parent else Namespace((x,)) for x in found], token

@@ -18,11 +18,12 @@ without committing is as good as new; one whose holder committed is answered fro
 
 import hashlib
 import re
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from mergus.access.authorise import authorise
-from mergus.access.context import RequestContext
+from mergus.access.context import Passed, RequestContext
+from mergus.access.privileges import Privilege, Resource
 from mergus.annex import idempotency
 from mergus.annex.idempotency import Answered
 from mergus.catalog import request_keys
@@ -59,9 +60,15 @@ async def find(lake: Lake, ctx: RequestContext) -> Answered | None:
     ):
         if used != now:
             raise Conflict(f"Idempotency-Key {ctx.key.key} has been used with another {what}")
-    for levels in found.resources:
-        await authorise(ctx, None if levels is None else Namespace(tuple(levels)))
+    for passed in map(_passed, found.resources):
+        await authorise(ctx, passed.resource.namespace, passed.resource.name, passed.needs)
     return found
+
+
+def _passed(kept: dict[str, Any]) -> Passed:
+    levels = kept["namespace"]
+    resource = Resource(None if levels is None else Namespace(tuple(levels)), kept["name"])
+    return Passed(resource, frozenset(map(Privilege, kept["needs"])))
 
 
 async def table_body(lake: Lake, ctx: RequestContext, found: Answered) -> Body:

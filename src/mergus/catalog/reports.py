@@ -35,7 +35,7 @@ class NewReport:
 
 
 async def report_metrics(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str, new: NewReport) -> None:
-    await authorise(ctx, namespace)
+    await authorise(ctx, namespace, name)
     agent = (ctx.user_agent or "")[:USER_AGENT_KEPT]
     settings = lake.settings
     async with lake.aside() as conn:
@@ -58,7 +58,7 @@ async def list_reports(
     lake: Lake, ctx: RequestContext, namespace: Namespace, name: str, page: PageRequest
 ) -> tuple[list[dict[str, Any]], str | None]:
     """The newest first, and the token of the next page if there is one: never all at once."""
-    await authorise(ctx, namespace)
+    await authorise(ctx, namespace, name)
     async with lake.read() as conn:
         table_id = await find_table(conn, namespace, name, ctx.at)
 

@@ -1,6 +1,8 @@
 """What a transaction that changes the lake does about the Idempotency-Key of its request; `replay` has the rest."""
 
-from mergus.access.context import RequestContext
+from typing import Any
+
+from mergus.access.context import Passed, RequestContext
 from mergus.annex import idempotency
 from mergus.annex.idempotency import Answered
 from mergus.ducklake.connect import Conn
@@ -23,9 +25,18 @@ async def keep(conn: Conn, ctx: RequestContext, status: int, content: bytes | No
         operation=ctx.operation,
         principal=ctx.principal.name,
         payload=ctx.key.payload,
-        resources=[None if r is None else list(r.levels) for r in ctx.resources],
+        resources=[_kept(passed) for passed in ctx.passed],
         status=status,
         body=content,
         table_id=ctx.table_id,
     )
     return await idempotency.keep(conn, ctx.key.key, answered, seconds)
+
+
+def _kept(passed: Passed) -> dict[str, Any]:
+    namespace, name = passed.resource.namespace, passed.resource.name
+    return {
+        "namespace": None if namespace is None else list(namespace.levels),
+        "name": name,
+        "needs": sorted(passed.needs),
+    }

@@ -74,11 +74,16 @@ class TableCache:
     # raised when nothing that was known can be relied upon
     generation: int = 0
     _head: Head | None = None
-    _state: tuple[int, int, int] | None = None
+    _state: tuple[int, int, int, int] | None = None
     _names: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     _answers: dict[int, Answer] = field(default_factory=dict[int, Answer])
     # the head at which a table was last seen to change: an answer that was made before is not kept
     _changed: dict[int, int] = field(default_factory=dict[int, int])
+
+    @property
+    def access_version(self) -> int:
+        """Of who may do what, as of the last look."""
+        return -1 if self._state is None else self._state[-1]
 
     async def look(self) -> Head:
         """Forgets whatever is not true any more."""

@@ -17,6 +17,6 @@ async def list_tables(
 
 
 async def table_exists(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str) -> None:
-    await authorise(ctx, namespace)
+    await authorise(ctx, namespace, name)
     async with lake.read() as conn:
         await find_table(conn, namespace, name, ctx.at)

@@ -30,7 +30,7 @@ class _Moved(Exception):
 
 
 async def unregister_table(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str) -> bytes:
-    await authorise(ctx, namespace)
+    await authorise(ctx, namespace, name)
     served = await lake.tables()
     for _ in range(ATTEMPTS):
         found = await _shown(lake, served, namespace, name)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
+from mergus.access.privileges import CREATE
 from mergus.annex import views as annex
 from mergus.catalog.find import find_namespace, find_schema
 from mergus.catalog.lake import Lake
@@ -26,26 +27,27 @@ async def list_views(
 ) -> tuple[list[str], str | None]:
     """Names, and the token of the next page if there is one."""
     await authorise(ctx, namespace)
+    only = ctx.rights.names_in(namespace)
 
     async def fetch(after: str | None, limit: int | None) -> list[str]:
         async with one_state(lake.pool) as conn:
             schema = await find_namespace(conn, namespace, ctx.at)
             if schema is None:
                 return []
-            theirs = await views.list_names(conn, schema.schema_id, after, limit, ctx.at)
-            ours = await annex.list_names(conn, schema.schema_id, after, limit) if ctx.at is None else []
+            theirs = await views.list_names(conn, schema.schema_id, after, limit, ctx.at, only)
+            ours = await annex.list_names(conn, schema.schema_id, after, limit, only) if ctx.at is None else []
         return list(islice(merge(theirs, ours, key=str.encode), limit))
 
     return await lake.page([ctx.listing, *namespace.levels], page, fetch)
 
 
 async def view_exists(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str) -> None:
-    await authorise(ctx, namespace)
+    await authorise(ctx, namespace, name)
     await find(lake, namespace, name, ctx.at)
 
 
 async def load_view(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str) -> ShownView:
-    await authorise(ctx, namespace)
+    await authorise(ctx, namespace, name)
     root = (await premises(lake)).root
     while True:
         found = await find(lake, namespace, name, ctx.at)
@@ -66,7 +68,7 @@ async def load_view(lake: Lake, ctx: RequestContext, namespace: Namespace, name:
 
 
 async def drop_view(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str) -> None:
-    await authorise(ctx, namespace)
+    await authorise(ctx, namespace, name)
     async with lake.commit(ctx) as tx:
         found = await find_view(tx.conn, namespace, name)
         if found.row is not None:
@@ -77,8 +79,8 @@ async def drop_view(lake: Lake, ctx: RequestContext, namespace: Namespace, name:
 async def rename_view(
     lake: Lake, ctx: RequestContext, source: tuple[Namespace, str], target: tuple[Namespace, str]
 ) -> None:
-    await authorise(ctx, source[0])
-    await authorise(ctx, target[0])
+    await authorise(ctx, *source)
+    await authorise(ctx, *target, CREATE)
     namespace, name = target
     check_name(name, "view")
     async with lake.commit(ctx) as tx:

@@ -1,17 +1,21 @@
 """`GET /v1/config`: which catalog a client means, of which time, and how to speak to it; and what a prefix means."""
 
 from mergus.access.authorise import authorise
-from mergus.access.context import RequestContext
+from mergus.access.context import ANONYMOUS, RequestContext
 from mergus.catalog import travel
 from mergus.catalog.lake import Lake
 from mergus.ducklake.metadata import check_served
-from mergus.errors import Forbidden, NoSuchWarehouse
+from mergus.errors import Forbidden, NoSuchWarehouse, NotAuthorized
 
 
 async def load_config(lake: Lake, ctx: RequestContext, warehouse: str | None) -> tuple[dict[str, str], dict[str, str]]:
-    """(defaults, overrides) for the client."""
+    """(defaults, overrides) for the client. One that has no token yet learns how the catalog is called, and no more."""
     await authorise(ctx, None)
     prefix = lake.settings.prefix
+    if ctx.principal == ANONYMOUS and not lake.authenticator.is_open:
+        if warehouse and warehouse.rstrip("/") not in {prefix, lake.settings.warehouse}:
+            raise NotAuthorized("A token is needed to ask for this warehouse")
+        return {}, {"prefix": prefix}
     if warehouse and not await _is_ours(lake, warehouse):
         base, point = travel.split(prefix, warehouse)
         if point is None or not await _is_ours(lake, base):

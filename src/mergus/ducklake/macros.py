@@ -3,6 +3,7 @@
 Of a parameter it keeps a type only if the session gave one ('unknown' otherwise), of what a macro returns none at all.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,7 @@ LIST: Final = timed("""
     SELECT DISTINCT macro_name COLLATE "C" AS name FROM ducklake_macro
     WHERE schema_id = %(schema_id)s AND {visible}
       AND (%(after)s::text IS NULL OR macro_name COLLATE "C" > %(after)s::text)
+      AND (%(only)s::text[] IS NULL OR macro_name = ANY(%(only)s::text[]))
     ORDER BY name LIMIT %(limit)s
 """)
 FIND: Final = timed("""
@@ -32,10 +34,15 @@ class Overload:
 
 
 async def list_names(
-    conn: Conn, schema_id: int, after: str | None, limit: int | None, at: int | None = None
+    conn: Conn,
+    schema_id: int,
+    after: str | None,
+    limit: int | None,
+    at: int | None = None,
+    only: Sequence[str] | None = None,
 ) -> list[str]:
-    """In byte order; as they are now, or were at a snapshot."""
-    return await names(conn, LIST, schema_id, after, limit, at)
+    """In byte order; as they are now, or were at a snapshot. With `only`, those among these."""
+    return await names(conn, LIST, schema_id, after, limit, at, only)
 
 
 async def find(conn: Conn, schema_id: int, name: str, at: int | None = None) -> list[Overload]:

@@ -4,6 +4,7 @@ A schema name is compared as DuckDB compares it, without regard to the case of A
 is looked for; Postgres has no constraint that would do it for us (H40).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -28,6 +29,10 @@ LIST_CHILDREN: Final = timed(f"""
     SELECT DISTINCT {LEVEL} AS level FROM ducklake_schema
     WHERE {{visible}} AND starts_with(schema_name, %(below)s::text) AND {ADDRESSABLE}
       AND (%(after)s::text IS NULL OR {LEVEL} > %(after)s::text)
+      AND (%(whole)s::text[] IS NULL
+           OR %(below)s::text || {LEVEL} = ANY(%(single)s::text[])
+           OR EXISTS (SELECT FROM unnest(%(whole)s::text[]) AS seen
+                      WHERE schema_name = seen OR starts_with(schema_name, seen || '.')))
     ORDER BY level LIMIT %(limit)s
 """)
 
@@ -89,11 +94,19 @@ async def find(conn: Conn, name: str, at: int | None = None) -> Schema | None:
 
 
 async def list_children(
-    conn: Conn, parent: str | None, after: str | None, limit: int | None, at: int | None = None
+    conn: Conn,
+    parent: str | None,
+    after: str | None,
+    limit: int | None,
+    at: int | None = None,
+    seen: tuple[Sequence[str], Sequence[str]] | None = None,
 ) -> list[str]:
-    """The next level below a name (or at the root), in byte order, whether or not a schema ends there."""
+    """The next level below a name (or at the root), in byte order, whether or not a schema ends there. With `seen`,
+    only what leads to schemas of the first of its lists, which are seen with all below them, and what the second names.
+    """
     below = "" if parent is None else f"{parent}."
-    key = {"below": below, "after": after, "limit": limit, "at": at}
+    whole, single = (None, None) if seen is None else map(list, seen)
+    key = {"below": below, "after": after, "limit": limit, "at": at, "whole": whole, "single": single}
     found = await conn.execute(LIST_CHILDREN.at(at), key)
     return [row[0] for row in await found.fetchall()]
 

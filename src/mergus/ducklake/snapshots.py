@@ -25,8 +25,8 @@ HEAD: Final = """
 
 # Asked before every load: no parameters, nothing that costs more than a number to read.
 STATE: Final = """
-    SELECT snapshot_id, (extract(epoch FROM snapshot_time) * 1000000)::bigint, (SELECT epoch FROM catalog)
-    FROM ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 1
+    SELECT snapshot_id, (extract(epoch FROM snapshot_time) * 1000000)::bigint, epoch, access_version
+    FROM ducklake_snapshot, catalog ORDER BY snapshot_id DESC LIMIT 1
 """
 
 # What happened since a head that is known, if that is still one of the lake's snapshots.
@@ -130,11 +130,11 @@ async def head(conn: Conn) -> Head:
     return Head(*row)
 
 
-async def state(conn: Conn) -> tuple[int, int, int]:
-    """Equal as long as nothing has happened to the lake."""
+async def state(conn: Conn) -> tuple[int, int, int, int]:
+    """Equal as long as nothing has happened to the lake. The last is the version of who may do what in it."""
     row = await (await conn.execute(STATE, prepare=True)).fetchone()
     assert row is not None  # noqa: S101  (a lake has a snapshot)
-    return row[0], row[1], row[2]
+    return row[0], row[1], row[2], row[3]
 
 
 async def exists(conn: Conn, snapshot_id: int) -> bool:

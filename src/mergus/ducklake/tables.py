@@ -24,6 +24,7 @@ LIST: Final = timed("""
     SELECT table_name FROM ducklake_table
     WHERE schema_id = %(schema_id)s AND {visible}
       AND (%(after)s::text IS NULL OR table_name COLLATE "C" > %(after)s::text)
+      AND (%(only)s::text[] IS NULL OR table_name = ANY(%(only)s::text[]))
     ORDER BY table_name COLLATE "C" LIMIT %(limit)s
 """)
 
@@ -128,10 +129,15 @@ class Table:
 
 
 async def list_names(
-    conn: Conn, schema_id: int, after: str | None, limit: int | None, at: int | None = None
+    conn: Conn,
+    schema_id: int,
+    after: str | None,
+    limit: int | None,
+    at: int | None = None,
+    only: Sequence[str] | None = None,
 ) -> list[str]:
-    """In byte order; as they are now, or were at a snapshot."""
-    return await names(conn, LIST, schema_id, after, limit, at)
+    """In byte order; as they are now, or were at a snapshot. With `only`, those among these."""
+    return await names(conn, LIST, schema_id, after, limit, at, only)
 
 
 async def find(conn: Conn, schema_id: int, name: str, at: int | None = None) -> int | None:

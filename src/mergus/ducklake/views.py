@@ -9,7 +9,7 @@ In the text of a view, `{DUCKLAKE_CATALOG}` is where each session puts the name 
 Names that are not qualified mean things of the view's own schema.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -28,6 +28,7 @@ LIST: Final = timed("""
     SELECT view_name FROM ducklake_view
     WHERE schema_id = %(schema_id)s AND {visible}
       AND (%(after)s::text IS NULL OR view_name COLLATE "C" > %(after)s::text)
+      AND (%(only)s::text[] IS NULL OR view_name = ANY(%(only)s::text[]))
     ORDER BY view_name COLLATE "C" LIMIT %(limit)s
 """)
 
@@ -79,10 +80,15 @@ class View:
 
 
 async def list_names(
-    conn: Conn, schema_id: int, after: str | None, limit: int | None, at: int | None = None
+    conn: Conn,
+    schema_id: int,
+    after: str | None,
+    limit: int | None,
+    at: int | None = None,
+    only: Sequence[str] | None = None,
 ) -> list[str]:
-    """In byte order; as they are now, or were at a snapshot."""
-    return await names(conn, LIST, schema_id, after, limit, at)
+    """In byte order; as they are now, or were at a snapshot. With `only`, those among these."""
+    return await names(conn, LIST, schema_id, after, limit, at, only)
 
 
 async def find(conn: Conn, schema_id: int, name: str, at: int | None = None) -> View | None:

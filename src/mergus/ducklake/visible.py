@@ -4,6 +4,7 @@ A statement that serves both is two texts: what it asks of rows that live is sai
 parameter would keep Postgres from using them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, LiteralString
 
@@ -29,8 +30,15 @@ def timed(statement: LiteralString) -> Timed:
 
 
 async def names(
-    conn: Conn, statement: Timed, schema_id: int, after: str | None, limit: int | None, at: int | None
+    conn: Conn,
+    statement: Timed,
+    schema_id: int,
+    after: str | None,
+    limit: int | None,
+    at: int | None,
+    only: Sequence[str] | None = None,
 ) -> list[str]:
-    """Of what a schema has, or had at a snapshot, in byte order: so many after one."""
-    key = {"schema_id": schema_id, "after": after, "limit": limit, "at": at}
+    """Of what a schema has, or had at a snapshot, in byte order: so many after one; with `only`, those among these."""
+    among = None if only is None else list(only)
+    key = {"schema_id": schema_id, "after": after, "limit": limit, "at": at, "only": among}
     return [row[0] for row in await (await conn.execute(statement.at(at), key)).fetchall()]

@@ -111,7 +111,7 @@ class Leader:
     served: Tables
     at_once: int
     backlog: Backlog
-    _state: tuple[int, int, int] | None = None
+    _state: tuple[int, int, int, int] | None = None
     _working: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _histories: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _began: Work = field(default_factory=lambda: WORK.since(Work()))

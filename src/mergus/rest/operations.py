@@ -1,13 +1,26 @@
-"""The one table of operations: it feeds the router, `/v1/config`, the metric labels and the gate."""
+"""The one table of operations: it feeds the router, `/v1/config`, the metric labels and the gate.
+
+Each says what it needs: any one of a set of privileges, on whatever it resolves to. An operation that is about more
+than one thing says the rest where it does so (`authorise(…, needs=…)`).
+"""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from fastapi import Response
 
-from mergus.rest import admin, commits, config, functions, health, namespaces, reports, tables, views
+from mergus.access.context import Kind
+from mergus.access.privileges import ADMIN, CREATE, DROP, LOAD, SEE, WRITE, Privileges
+from mergus.config import Settings
+from mergus.rest import access, admin, commits, config, functions, health, namespaces, oauth, reports, tables, views
 
 Handler = Callable[..., Awaitable[Response]]
+
+
+# For whom it is: those who have a token; anyone, whatever is sent; either, but a token that is sent has to be good;
+# those who have a token, unless a setting says anyone.
+For = Literal["the known", "anyone", "either", "scrapers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +29,9 @@ class Operation:
     method: str
     path: str
     handler: Handler
+    needs: Privileges
+    kind: Kind = "table"
+    whom: For = "the known"
     # part of the Iceberg protocol, and so named to clients
     announced: bool = True
     # of one that changes something: its status when it has. Such a request may carry an Idempotency-Key
@@ -25,63 +41,73 @@ class Operation:
     def endpoint(self) -> str:
         return f"{self.method} {self.path}"
 
+    def asks_for_token(self, settings: Settings) -> bool:
+        return self.whom == "the known" or (self.whom == "scrapers" and not settings.metrics_public)
+
 
 _P = "/v1/{prefix}"
 _N = "/v1/{prefix}/namespaces/{namespace}"
+_T = "/v1/{prefix}/namespaces/{namespace}/tables/{table}"
+_V = "/v1/{prefix}/namespaces/{namespace}/views/{view}"
 _A = "/v1/{prefix}/admin"
 
 OPERATIONS = (
-    Operation("getConfig", "GET", "/v1/config", config.get_config),
-    Operation("listNamespaces", "GET", f"{_P}/namespaces", namespaces.list_namespaces),
-    Operation("createNamespace", "POST", f"{_P}/namespaces", namespaces.create_namespace, success=200),
-    Operation("loadNamespaceMetadata", "GET", _N, namespaces.load_namespace),
-    Operation("namespaceExists", "HEAD", _N, namespaces.namespace_exists),
-    Operation("dropNamespace", "DELETE", _N, namespaces.drop_namespace, success=204),
-    Operation("updateProperties", "POST", f"{_N}/properties", namespaces.update_properties, success=200),
-    Operation("listTables", "GET", f"{_N}/tables", tables.list_tables),
-    Operation("createTable", "POST", f"{_N}/tables", commits.create_table, success=200),
-    Operation("registerTable", "POST", f"{_N}/register", commits.register_table, success=200),
-    Operation("loadTable", "GET", f"{_N}/tables/{{table}}", tables.load_table),
-    Operation("tableExists", "HEAD", f"{_N}/tables/{{table}}", tables.table_exists),
-    Operation("updateTable", "POST", f"{_N}/tables/{{table}}", commits.update_table, success=200),
-    Operation("dropTable", "DELETE", f"{_N}/tables/{{table}}", commits.drop_table, success=204),
-    Operation("loadCredentials", "GET", f"{_N}/tables/{{table}}/credentials", tables.load_credentials),
-    Operation("reportMetrics", "POST", f"{_N}/tables/{{table}}/metrics", reports.report_metrics),
-    Operation("unregisterTable", "POST", f"{_N}/tables/{{table}}/unregister", commits.unregister_table, success=200),
-    Operation("renameTable", "POST", f"{_P}/tables/rename", commits.rename_table, success=204),
-    Operation("listViews", "GET", f"{_N}/views", views.list_views),
-    Operation("createView", "POST", f"{_N}/views", views.create_view, success=200),
-    Operation("loadView", "GET", f"{_N}/views/{{view}}", views.load_view),
-    Operation("viewExists", "HEAD", f"{_N}/views/{{view}}", views.view_exists),
-    Operation("replaceView", "POST", f"{_N}/views/{{view}}", views.replace_view, success=200),
-    Operation("dropView", "DELETE", f"{_N}/views/{{view}}", views.drop_view, success=204),
-    Operation("renameView", "POST", f"{_P}/views/rename", views.rename_view, success=204),
-    Operation("registerView", "POST", f"{_N}/register-view", views.register_view, success=200),
-    Operation("commitTransaction", "POST", f"{_P}/transactions/commit", commits.commit_transaction, success=204),
-    Operation("listFunctions", "GET", f"{_N}/functions", functions.list_functions),
-    Operation("loadFunction", "GET", f"{_N}/functions/{{function}}", functions.load_function),
-    Operation("getListener", "GET", f"{_A}/listener", admin.get_listener, announced=False),
-    Operation("listDropped", "GET", f"{_A}/namespaces/{{namespace}}/dropped", admin.list_dropped, announced=False),
-    Operation(
-        "undropTable",
-        "POST",
-        f"{_A}/namespaces/{{namespace}}/undrop",
-        admin.undrop_table,
-        announced=False,
-        success=200,
+    Operation("getConfig", "GET", "/v1/config", config.get_config, SEE, whom="either"),
+    Operation("getToken", "POST", "/v1/oauth/tokens", oauth.get_token, SEE, whom="anyone", announced=False),
+    Operation("listNamespaces", "GET", f"{_P}/namespaces", namespaces.list_namespaces, SEE),
+    Operation("createNamespace", "POST", f"{_P}/namespaces", namespaces.create_namespace, CREATE, success=200),
+    Operation("loadNamespaceMetadata", "GET", _N, namespaces.load_namespace, SEE),
+    Operation("namespaceExists", "HEAD", _N, namespaces.namespace_exists, SEE),
+    Operation("dropNamespace", "DELETE", _N, namespaces.drop_namespace, DROP, success=204),
+    Operation("updateProperties", "POST", f"{_N}/properties", namespaces.update_properties, WRITE, success=200),
+    Operation("listTables", "GET", f"{_N}/tables", tables.list_tables, SEE),
+    Operation("createTable", "POST", f"{_N}/tables", commits.create_table, CREATE, success=200),
+    Operation("registerTable", "POST", f"{_N}/register", commits.register_table, CREATE, success=200),
+    Operation("loadTable", "GET", _T, tables.load_table, LOAD),
+    Operation("tableExists", "HEAD", _T, tables.table_exists, SEE),
+    Operation("updateTable", "POST", _T, commits.update_table, WRITE, success=200),
+    Operation("dropTable", "DELETE", _T, commits.drop_table, DROP, success=204),
+    Operation("loadCredentials", "GET", f"{_T}/credentials", tables.load_credentials, LOAD),
+    Operation("reportMetrics", "POST", f"{_T}/metrics", reports.report_metrics, LOAD),
+    Operation("unregisterTable", "POST", f"{_T}/unregister", commits.unregister_table, DROP, success=200),
+    Operation("renameTable", "POST", f"{_P}/tables/rename", commits.rename_table, DROP, success=204),
+    Operation("listViews", "GET", f"{_N}/views", views.list_views, SEE, "view"),
+    Operation("createView", "POST", f"{_N}/views", views.create_view, CREATE, "view", success=200),
+    Operation("loadView", "GET", _V, views.load_view, LOAD, "view"),
+    Operation("viewExists", "HEAD", _V, views.view_exists, SEE, "view"),
+    Operation("replaceView", "POST", _V, views.replace_view, WRITE, "view", success=200),
+    Operation("dropView", "DELETE", _V, views.drop_view, DROP, "view", success=204),
+    Operation("renameView", "POST", f"{_P}/views/rename", views.rename_view, DROP, "view", success=204),
+    Operation("registerView", "POST", f"{_N}/register-view", views.register_view, CREATE, "view", success=200),
+    Operation("commitTransaction", "POST", f"{_P}/transactions/commit", commits.commit_transaction, WRITE, success=204),
+    Operation("listFunctions", "GET", f"{_N}/functions", functions.list_functions, SEE, "function"),
+    Operation("loadFunction", "GET", f"{_N}/functions/{{function}}", functions.load_function, LOAD, "function"),
+    *(
+        replace(operation, announced=False)
+        for operation in (
+            Operation("getListener", "GET", f"{_A}/listener", admin.get_listener, ADMIN),
+            Operation("listDropped", "GET", f"{_A}/namespaces/{{namespace}}/dropped", admin.list_dropped, ADMIN),
+            Operation(
+                "undropTable", "POST", f"{_A}/namespaces/{{namespace}}/undrop", admin.undrop_table, ADMIN, success=200
+            ),
+            Operation(
+                "listReports",
+                "GET",
+                f"{_A}/namespaces/{{namespace}}/tables/{{table}}/reports",
+                reports.list_reports,
+                ADMIN,
+            ),
+            Operation("listTags", "GET", f"{_A}/tags", admin.list_tags, ADMIN),
+            Operation("createTag", "POST", f"{_A}/tags", admin.create_tag, ADMIN, success=200),
+            Operation("loadTag", "GET", f"{_A}/tags/{{tag}}", admin.load_tag, ADMIN),
+            Operation("dropTag", "DELETE", f"{_A}/tags/{{tag}}", admin.drop_tag, ADMIN, success=204),
+            Operation("listGrants", "GET", f"{_A}/grants", access.list_grants, ADMIN),
+            Operation("addGrant", "POST", f"{_A}/grants", access.add_grant, ADMIN, success=200),
+            Operation("removeGrant", "POST", f"{_A}/grants/remove", access.remove_grant, ADMIN, success=204),
+            Operation("listAudit", "GET", f"{_A}/audit", access.list_audit, ADMIN),
+            Operation("healthz", "GET", "/healthz", health.healthz, SEE, whom="anyone"),
+            Operation("readyz", "GET", "/readyz", health.readyz, SEE, whom="anyone"),
+            Operation("metrics", "GET", "/metrics", health.metrics, ADMIN, whom="scrapers"),
+        )
     ),
-    Operation(
-        "listReports",
-        "GET",
-        f"{_A}/namespaces/{{namespace}}/tables/{{table}}/reports",
-        reports.list_reports,
-        announced=False,
-    ),
-    Operation("listTags", "GET", f"{_A}/tags", admin.list_tags, announced=False),
-    Operation("createTag", "POST", f"{_A}/tags", admin.create_tag, announced=False, success=200),
-    Operation("loadTag", "GET", f"{_A}/tags/{{tag}}", admin.load_tag, announced=False),
-    Operation("dropTag", "DELETE", f"{_A}/tags/{{tag}}", admin.drop_tag, announced=False, success=204),
-    Operation("healthz", "GET", "/healthz", health.healthz, announced=False),
-    Operation("readyz", "GET", "/readyz", health.readyz, announced=False),
-    Operation("metrics", "GET", "/metrics", health.metrics, announced=False),
 )

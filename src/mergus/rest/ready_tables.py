@@ -11,7 +11,8 @@ from typing import Final
 
 from starlette.types import Scope, Send
 
-from mergus.access.context import ANONYMOUS, RequestContext
+from mergus.access.context import RequestContext
+from mergus.access.privileges import LOAD
 from mergus.catalog.lake import Lake
 from mergus.catalog.load_table import load_cached
 from mergus.catalog.table_cache import Body, Snapshots
@@ -20,9 +21,12 @@ from mergus.iceberg.namespace import Namespace
 from mergus.rest.request import decode_segment
 
 OPERATION: Final = "loadTable"
-VARY: Final = b"Accept-Encoding, User-Agent"
+VARY: Final = b"Accept-Encoding, Authorization, User-Agent, X-Iceberg-Access-Delegation"
 # Every answer is about this moment and this client: who keeps it asks before using it again.
 CACHE_CONTROL: Final = b"private, no-cache"
+
+# Asked for by those who want something of their own beside the table.
+DELEGATION: Final = b"x-iceberg-access-delegation"
 
 _QUERIES: Final[dict[bytes, Snapshots]] = {b"": "all", b"snapshots=all": "all", b"snapshots=refs": "refs"}
 _KEPT_PATHS: Final = 10_000
@@ -62,11 +66,14 @@ class ReadyTables:
         """The status that was sent; 0 if nothing was."""
         snapshots = _QUERIES.get(scope["query_string"])
         target = self._target(scope["raw_path"]) if snapshots is not None else None
-        if snapshots is None or target is None or target[0] != lake.settings.prefix:
+        if snapshots is None or target is None or target[0] != lake.settings.prefix or DELEGATION in headers:
             return 0
         agent = headers.get(b"user-agent")
-        context = RequestContext(OPERATION, request_id, ANONYMOUS, agent.decode("latin-1") if agent else None)
         try:
+            principal = await lake.authenticator.principal(headers.get(b"authorization"))
+            context = RequestContext(
+                OPERATION, request_id, principal, agent.decode("latin-1") if agent else None, needs=LOAD
+            )
             body = await load_cached(lake, context, target[1], target[2], snapshots)
         except Exception:
             # whatever it is happens again there, where it is answered

@@ -1,0 +1,265 @@
+"""`POST /v1/oauth/tokens`, as Iceberg's clients speak to it and as nobody should."""
+
+import json
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+
+from mergus.access.clients import hash_secret
+from tests.support import access, lakes, servers
+from tests.support.access import SECRET, TOKENS, Guarded
+from tests.support.servers import error_of
+from tests.test_command_line import mergus
+
+EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+ACCESS = "urn:ietf:params:oauth:token-type:access_token"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with lakes.lake() as lake, access.guarded(lake, tmp_path_factory.mktemp("servers")) as found:
+        found.client("etl", "ns:main:rw")
+        yield found
+
+
+def ask(guarded: Guarded, headers: dict[str, str] | None = None, **form: str) -> httpx.Response:
+    return guarded.server.http.post(TOKENS, data=form, headers=headers)
+
+
+def by_secret(guarded: Guarded, **more: str) -> httpx.Response:
+    return ask(guarded, **{"grant_type": "client_credentials", "client_id": "etl", "client_secret": SECRET, **more})
+
+
+def basic(name: str, secret: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + b64encode(f"{name}:{secret}".encode()).decode()}
+
+
+def works(guarded: Guarded, token: str) -> int:
+    return guarded.with_token(token).http.get("/v1/lake/namespaces").status_code
+
+
+def oauth_error(answer: httpx.Response) -> tuple[int, str]:
+    body = answer.json()
+    assert set(body) == {"error", "error_description"}
+    return answer.status_code, body["error"]
+
+
+def test_a_secret_is_answered_with_a_token(guarded: Guarded) -> None:
+    answer = by_secret(guarded, scope="catalog")
+    assert answer.status_code == 200
+    body = answer.json()
+    assert body.keys() == {"access_token", "token_type", "expires_in", "issued_token_type"}
+    assert (body["token_type"], body["expires_in"], body["issued_token_type"]) == ("bearer", 3600, ACCESS)
+    assert answer.headers["cache-control"] == "no-store"
+    assert works(guarded, body["access_token"]) == 200
+
+
+def test_a_secret_in_a_basic_header(guarded: Guarded) -> None:
+    answer = ask(guarded, basic("etl", SECRET), grant_type="client_credentials")
+    assert works(guarded, answer.json()["access_token"]) == 200
+
+
+@pytest.mark.parametrize(
+    ("form", "error"),
+    [
+        ({"client_secret": "wrong"}, (401, "invalid_client")),
+        ({"client_secret": ""}, (401, "invalid_client")),
+        ({"client_id": "nobody"}, (401, "invalid_client")),
+        ({"client_id": "nob\0dy"}, (401, "invalid_client")),
+        ({"grant_type": "password"}, (400, "unsupported_grant_type")),
+        ({"grant_type": ""}, (400, "unsupported_grant_type")),
+        ({"scope": "ns:sales:everything"}, (400, "invalid_scope")),
+    ],
+)
+def test_what_is_wrong_is_said_as_oauth_has_it(guarded: Guarded, form: dict[str, str], error: tuple[int, str]) -> None:
+    assert oauth_error(by_secret(guarded, **form)) == error
+
+
+def test_forms_that_cannot_be_read(guarded: Guarded) -> None:
+    http = guarded.server.http
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for content, headers in (
+        (b"{}", {"Content-Type": "application/json"}),
+        (b"grant_type", form),
+        (b"a=%ff", form),
+        (b"\xff=1", form),
+        (b"a=1&a=2", form),
+        (b"&".join(b"f%d=1" % i for i in range(100)), form),
+        (b"a=" + b"x" * 100_000, form),
+    ):
+        answer = http.post(TOKENS, content=content, headers=headers)
+        assert oauth_error(answer) in {(400, "invalid_request")}, content[:20]
+    assert oauth_error(http.post(TOKENS, content=b"", headers=form)) == (400, "unsupported_grant_type")
+    bad = {**form, "Authorization": "Basic !!!"}
+    assert oauth_error(http.post(TOKENS, content=b"grant_type=client_credentials", headers=bad))[0] == 401
+
+
+def test_a_token_is_exchanged_for_another_of_the_same_client(guarded: Guarded) -> None:
+    token = by_secret(guarded, scope="ns:main:r").json()["access_token"]
+    fields = {"grant_type": EXCHANGE, "subject_token": token, "subject_token_type": ACCESS}
+    # as Java's client renews one: authorised by the token itself
+    answer = ask(guarded, {"Authorization": f"Bearer {token}"}, **fields, scope="catalog")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["scope"] == "ns:main:r"
+    assert works(guarded, answer.json()["access_token"]) == 200
+    narrower = ask(guarded, **fields, scope="table:main.t:rw")
+    assert narrower.json()["scope"] == "table:main.t:r"
+    assert oauth_error(ask(guarded, **fields, scope="ns:other:r")) == (400, "invalid_scope")
+    assert oauth_error(ask(guarded, **{**fields, "subject_token": "x"})) == (400, "invalid_grant")
+    assert oauth_error(ask(guarded, **fields, actor_token="x")) == (400, "invalid_request")
+    assert oauth_error(ask(guarded, grant_type=EXCHANGE)) == (400, "invalid_request")
+    # one that has expired is renewed by the secret
+    renewed = ask(guarded, basic("etl", SECRET), **{**fields, "subject_token": "expired"})
+    assert works(guarded, renewed.json()["access_token"]) == 200
+
+
+def test_a_scope_narrows_and_never_widens(guarded: Guarded) -> None:
+    token = by_secret(guarded, scope="ns:main:r ns:other:*").json()["access_token"]
+    caller = guarded.with_token(token)
+    assert caller.create("other").status_code == 404
+    assert caller.http.post(caller.path("main") + "/properties", json={"updates": {"a": "b"}}).status_code == 403
+    assert (
+        guarded.with_token(guarded.token("etl"))
+        .http.post(caller.path("main") + "/properties", json={"updates": {"a": "b"}})
+        .status_code
+        == 200
+    )
+
+
+def test_tokens_end_with_their_client(guarded: Guarded) -> None:
+    guarded.client("gone")
+    token = guarded.token("gone")
+    assert works(guarded, token) == 200
+    guarded.lake.sql("DELETE FROM client WHERE client_id = 'gone'")
+    assert works(guarded, token) == 401
+    fields = {"grant_type": EXCHANGE, "subject_token": token, "subject_token_type": ACCESS}
+    assert oauth_error(ask(guarded, **fields)) == (400, "invalid_grant")
+    # another one of that name is another
+    guarded.client("gone")
+    guarded.lake.sql("UPDATE client SET generation = 1 WHERE client_id = 'gone'")
+    assert works(guarded, token) == 401
+
+
+def test_a_token_expires(tmp_path: Path, guarded: Guarded) -> None:
+    claims = jwt.decode(guarded.token("etl"), options={"verify_signature": False})
+    assert claims["exp"] - claims["iat"] == 3600
+    ((key,),) = guarded.lake.sql("SELECT signing_key FROM catalog")
+    old = jwt.encode({**claims, "exp": int(time.time()) - 60}, bytes(key), "HS256", headers={"kid": "lake"})
+    answer = guarded.with_token(old).http.get("/v1/lake/namespaces")
+    assert error_of(answer) == (401, "NotAuthorizedException")
+    assert "expired" in answer.json()["error"]["message"]
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_too_many_requests_for_tokens_are_refused(tmp_path: Path, guarded: Guarded) -> None:
+    with servers.server(guarded.lake.settings, tmp_path, auth="oauth2", token_rate=3) as server:
+        answers = [
+            server.http.post(TOKENS, data={"grant_type": "client_credentials", "client_id": "x", "client_secret": "y"})
+            for _ in range(5)
+        ]
+    assert [a.status_code for a in answers] == [401, 401, 401, 429, 429]
+    assert error_of(answers[-1]) == (429, "TooManyRequestsException")
+    assert int(answers[-1].headers["retry-after"]) > 0
+
+
+def test_clients_in_a_file(tmp_path: Path, guarded: Guarded) -> None:
+    file = tmp_path / "clients.toml"
+    file.write_text(f'[clients.filed]\nsecret_hash = "{hash_secret("s")}"\ngrants = ["ns:main:r"]\n')
+    with servers.server(guarded.lake.settings, tmp_path, auth="oauth2", clients_file=file) as server:
+        form = {"grant_type": "client_credentials", "client_id": "filed", "client_secret": "s"}
+        token = server.http.post(TOKENS, data=form).json()["access_token"]
+        headers = {"Authorization": f"Bearer {token}"}
+        listed = server.http.get("/v1/lake/namespaces", headers=headers).json()
+        assert listed == {"namespaces": [["main"]]}
+    # elsewhere nobody knows that client
+    assert works(guarded, token) == 401
+
+
+def test_a_server_that_issues_none_says_so(tmp_path: Path, guarded: Guarded) -> None:
+    with servers.server(guarded.lake.settings, tmp_path) as server:
+        answer = server.http.post(TOKENS, data={"grant_type": "client_credentials", "client_secret": "x"})
+        assert oauth_error(answer) == (400, "unsupported_grant_type")
+
+
+# --- the command line
+
+
+def run(guarded: Guarded, *args: str) -> Any:
+    settings = guarded.lake.settings
+    done = mergus(*args, MERGUS_POSTGRES_DSN=settings.dsn)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_clients_and_grants_from_the_command_line(guarded: Guarded) -> None:
+    credential = run(guarded, "clients", "add", "spark", "--grant", "ns:main:r").strip().removeprefix("credential=")
+    name, secret = credential.split(":")
+    form = {"grant_type": "client_credentials", "client_id": name, "client_secret": secret}
+    token = ask(guarded, **form).json()["access_token"]
+    path = f"{guarded.server.namespaces}/main/properties"
+    change = {"updates": {"k": "v"}}
+    caller = guarded.with_token(token)
+    assert caller.http.post(path, json=change).status_code == 403
+    run(guarded, "grants", "add", "client:spark", "ns:main:w")
+    assert caller.http.post(path, json=change).status_code == 200
+    assert "client:spark" in run(guarded, "grants", "list")
+    listed = json.loads(run(guarded, "grants", "list", "client:spark", "--json"))
+    assert [row["grant"] for row in listed] == ["ns:main:rw"]
+    run(guarded, "grants", "remove", "client:spark", "ns:main:w")
+    assert caller.http.post(path, json=change).status_code == 403
+
+    assert secret not in run(guarded, "clients", "list")
+    rotated = run(guarded, "clients", "rotate", "spark", "--keep", "600").strip().removeprefix("credential=")
+    assert ask(guarded, **form).status_code == 200
+    assert works(guarded, token) == 200
+    run(guarded, "clients", "rotate", "spark")
+    assert oauth_error(ask(guarded, **form)) == (401, "invalid_client")
+    assert oauth_error(ask(guarded, **{**form, "client_secret": rotated.split(":")[1]})) == (401, "invalid_client")
+    assert works(guarded, token) == 401
+    run(guarded, "clients", "remove", "spark")
+    assert run(guarded, "grants", "list", "client:spark") == ""
+    told = [entry["operation"] for entry in guarded.audit() if entry["principal"].startswith("command line:")]
+    assert {"addClient", "rotateClient", "removeClient", "addGrant", "removeGrant"} <= set(told)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("clients", "add", "a:b"), "name"),
+        (("clients", "add", "x", "--grant", "ns:a:all"), "ns:a:all"),
+        (("clients", "rotate", "nobody"), "nobody"),
+        (("clients", "remove", "nobody"), "nobody"),
+        (("grants", "add", "etl", "ns:main:r"), "client:<name>"),
+        (("grants", "add", "client:etl", "ns:main"), "ns:main"),
+        (("grants", "remove", "client:etl", "ns:none:r"), "no such grant"),
+    ],
+)
+def test_what_the_command_line_cannot_do_it_says(guarded: Guarded, args: tuple[str, ...], said: str) -> None:
+    done = mergus(*args, MERGUS_POSTGRES_DSN=guarded.lake.settings.dsn)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"MERGUS_HOST": "0.0.0.0"}, "MERGUS_AUTH"),
+        ({"MERGUS_HOST": "::"}, "MERGUS_AUTH"),
+        ({"MERGUS_AUTH": "oidc"}, "MERGUS_OIDC_ISSUER"),
+        ({"MERGUS_AUTH": "basic"}, "MERGUS_AUTH"),
+        ({"MERGUS_AUTH": "none oauth2"}, "MERGUS_AUTH"),
+        ({"MERGUS_AUTH": "oauth2", "MERGUS_TOKEN_KEYS": "short:x"}, "MERGUS_TOKEN_KEYS"),
+        ({"MERGUS_AUTH": "oauth2", "MERGUS_CLIENTS_FILE": "/nowhere"}, "MERGUS_CLIENTS_FILE"),
+    ],
+)
+def test_a_server_that_anybody_could_enter_by_mistake_does_not_start(settings: dict[str, str], said: str) -> None:
+    done = mergus("serve", "--no-init", MERGUS_POSTGRES_DSN="postgresql://nobody@127.0.0.1:1/none", **settings)
+    assert done.returncode == 1
+    assert said in done.stderr
