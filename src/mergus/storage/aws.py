@@ -21,8 +21,11 @@ def session(settings: Settings) -> Any:  # noqa: ANN401  (the library has no typ
     )
 
 
-def s3_client(settings: Settings, made_by: Any) -> Any:  # noqa: ANN401
-    return made_by.client("s3", endpoint_url=settings.s3_endpoint, config=_config(settings))
+def s3_client(settings: Settings, made_by: Any, keys: tuple[str, str, str] | None = None) -> Any:  # noqa: ANN401
+    """With the session's keys, or with others: access key, secret and token."""
+    names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+    lent = dict(zip(names, keys, strict=True)) if keys else {}
+    return made_by.client("s3", endpoint_url=settings.s3_endpoint, config=_config(settings), **lent)
 
 
 def sts_client(settings: Settings, made_by: Any) -> Any:  # noqa: ANN401

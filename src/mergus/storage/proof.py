@@ -46,8 +46,7 @@ class _Refuted(Exception):
 def prove(settings: Settings, root: Location, assume: "Assume") -> Proof:
     """Blocks: call it in a thread."""
     try:
-        own = aws.session(settings)
-        scratch = _Scratch(settings, aws.s3_client(settings, own), root / f".mergus-probe-{uuid4()}", assume)
+        scratch = _Scratch(settings, root / f".mergus-probe-{uuid4()}", assume)
         with scratch.cleared():
             scratch.enforced()
             return Proof("proven", "the store enforces session policies", scratch.terms())
@@ -61,9 +60,10 @@ def prove(settings: Settings, root: Location, assume: "Assume") -> Proof:
 class _Scratch:
     """Two directories side by side: ours, and one whose name goes on where ours ends."""
 
-    def __init__(self, settings: Settings, store: Any, place: Location, assume: "Assume") -> None:  # noqa: ANN401
+    def __init__(self, settings: Settings, place: Location, assume: "Assume") -> None:
         self._settings = settings
-        self._store = store
+        self._session = aws.session(settings)
+        self._store = aws.s3_client(settings, self._session)
         self._place = place
         self._assume = assume
         self._bucket = place.bucket
@@ -135,13 +135,8 @@ class _Scratch:
 
     def _client(self, scope: Scope) -> Any:  # noqa: ANN401
         keys = self._assume(session_policy(scope, self._known))
-        lent = {
-            "s3_access_key_id": keys.access_key_id,
-            "s3_secret_access_key": keys.secret_access_key,
-            "s3_session_token": keys.session_token,
-        }
-        settings = self._settings.model_copy(update=lent)
-        return aws.s3_client(settings, aws.session(settings))
+        secret, token = keys.secret_access_key.get_secret_value(), keys.session_token.get_secret_value()
+        return aws.s3_client(self._settings, self._session, (keys.access_key_id, secret, token))
 
     def _denied(self, what: str, request: Callable[..., Any], **arguments: object) -> None:
         if not self._is_denied(request, **arguments):
