@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from mergus.config import Settings, load_settings, variable
 from mergus.process import end_with_parent
+from mergus.rest.protocol import BoundedProtocol
 
 
 def serve(settings: Settings) -> None:
@@ -19,7 +20,7 @@ def serve(settings: Settings) -> None:
         "host": settings.host,
         "port": settings.port,
         "loop": "uvloop",
-        "http": "httptools",
+        "http": BoundedProtocol,
         "log_config": None,
         "access_log": False,
         "server_header": False,
