@@ -122,6 +122,22 @@ def init(remove: bool) -> None:
 
 
 @main.command()
+@click.option("--owner", default="lake_owner", show_default=True, help="Owns the lake; `mergus init` is run as it.")
+@click.option("--server", default="lake_server", show_default=True, help="Of servers and listeners.")
+@click.option("--writer", default="lake_writer", show_default=True, help="Of DuckDB sessions that write.")
+@click.option("--reader", default="lake_reader", show_default=True, help="Of DuckDB sessions that only read.")
+def roles(owner: str, server: str, writer: str, reader: str) -> None:
+    """Print SQL that gives the lake roles in Postgres.
+
+    Nothing is executed: a superuser runs it in the lake's database after `mergus init`, as OPERATIONS.md tells. It
+    makes the roles that are not there, and hands the lake over to them.
+    """
+    from mergus.annex.roles import Roles, script
+
+    click.echo(script(load_settings(), Roles(owner, server, writer, reader)), nl=False)
+
+
+@main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(as_json: bool) -> None:
     """Check Postgres, storage, the lake and everything around them.

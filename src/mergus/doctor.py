@@ -9,7 +9,7 @@ from uuid import uuid4
 import duckdb
 import psycopg
 
-from mergus.annex import listener, migrate
+from mergus.annex import listener, migrate, roles
 from mergus.config import Settings
 from mergus.ducklake import session
 from mergus.ducklake.connect import connect, dedicated
@@ -21,6 +21,7 @@ from mergus.storage.objects import Objects
 MIN_POSTGRES = 14
 MAX_SKEW_SECONDS = 2.0
 MOST_FAILURES = 1000
+MOST_LACKING = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield Finding("ducklake", True, f"version {metadata.version}, data in {metadata.data_path}")
     yield _guarded("history", lambda: _history(settings), "Commits keep that time until clocks pass it; use NTP.")
     yield _guarded("annex", lambda: _annex(settings), "Run `mergus init`.")
+    yield _guarded("role", lambda: _role(settings), "Have an administrator run what `mergus roles` prints.")
     yield _guarded("trigger", lambda: _trigger(settings), "Run `mergus init`: it makes the trigger again.")
     yield _guarded(
         "listener",
@@ -123,6 +125,18 @@ def _annex(settings: Settings) -> str:
     if todo:
         raise _Wrong(f"not up to date: {', '.join(todo)}")
     return f"schema {settings.annex_schema} is up to date"
+
+
+def _role(settings: Settings) -> str:
+    """One that may do more than a server needs works, and is told."""
+    with connect(settings) as conn:
+        role = roles.current(conn, settings)
+    if role.lacks:
+        more = f", and {len(role.lacks) - MOST_LACKING} more" if len(role.lacks) > MOST_LACKING else ""
+        raise _Wrong(f"{role.name} lacks {'; '.join(role.lacks[:MOST_LACKING])}{more}")
+    if role.is_superuser:
+        return f"{role.name} is a superuser: more than a server needs (`mergus roles`)"
+    return f"{role.name} owns the lake: for `init`" if role.owns_the_lake else f"{role.name} has what a server needs"
 
 
 def _trigger(settings: Settings) -> str:

@@ -23,6 +23,7 @@
         ├── PayloadTooLarge              413  PayloadTooLargeException
         ├── UnprocessableEntity          422  UnprocessableEntityException
         ├── TooManyRequests              429  TooManyRequestsException, with Retry-After
+        ├── HeadersTooLarge              431  RequestHeaderFieldsTooLargeException
         ├── InternalServerError          500  InternalServerError
         │   └── CommitStateUnknown       500  CommitStateUnknownException
         └── ServiceUnavailable           503  ServiceUnavailableException, with Retry-After
@@ -153,6 +154,11 @@ class TooManyRequests(ApiError):
     status = 429
     type = "TooManyRequestsException"
     headers: ClassVar[dict[str, str]] = {"Retry-After": "10"}
+
+
+class HeadersTooLarge(ApiError):
+    status = 431
+    type = "RequestHeaderFieldsTooLargeException"
 
 
 class InternalServerError(ApiError):

@@ -14,6 +14,7 @@ from mergus.config import Settings, load_settings, variable
 from mergus.errors import SetupError
 from mergus.loopback import is_loopback
 from mergus.process import end_with_parent
+from mergus.rest.protocol import BoundedProtocol
 
 
 def serve(settings: Settings) -> None:
@@ -24,7 +25,7 @@ def serve(settings: Settings) -> None:
         "host": settings.host,
         "port": settings.port,
         "loop": "uvloop",
-        "http": "httptools",
+        "http": BoundedProtocol,
         "log_config": None,
         "access_log": False,
         "server_header": False,

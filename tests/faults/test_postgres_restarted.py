@@ -1,8 +1,10 @@
 """Postgres goes away under a running server and comes back: on an instance of its own, so that it can."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 from pydantic import SecretStr
 
@@ -12,6 +14,9 @@ from mergus.setup import initialise
 from tests.support import lakes, servers
 from tests.support.lakes import quiet
 from tests.support.servers import error_of
+
+SESSIONS = "FROM pg_stat_activity WHERE application_name = 'mergus' AND datname = current_database()"
+WAITING = f"SELECT count(*) {SESSIONS} AND wait_event_type = 'Lock'"
 
 
 @pytest.mark.parametrize("how", ["restart", "sessions ended"])
@@ -37,10 +42,7 @@ def test_a_server_survives_and_needs_no_restart(how: str, tmp_path: Path) -> Non
                     postgres = Postgres(state, None, durable=False)
                     postgres.wait_ready()
                 else:
-                    lakes.TestLake(settings).sql(
-                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'mergus' "
-                        "AND datname = current_database()"
-                    )
+                    lakes.TestLake(settings).sql(f"SELECT pg_terminate_backend(pid) {SESSIONS}")
                 deadline = time.monotonic() + 20
                 while running.http.get("/readyz").status_code != 200:
                     assert time.monotonic() < deadline
@@ -51,3 +53,22 @@ def test_a_server_survives_and_needs_no_restart(how: str, tmp_path: Path) -> Non
                 assert running.list() == [[name] for name in names]
         finally:
             postgres.child.stop()
+
+
+def test_many_sessions_that_are_gone_cost_one_request_nothing(tmp_path: Path) -> None:
+    with lakes.lake() as lake, servers.server(lake.settings, tmp_path) as running:
+        with psycopg.connect(lake.settings.dsn) as other, ThreadPoolExecutor(6) as pool:
+            # all wait for it, each on a connection of its own
+            other.execute("LOCK TABLE ducklake_snapshot")
+            waiting = [pool.submit(running.create, f"n{i}") for i in range(6)]
+            deadline = time.monotonic() + 20
+            while lake.sql(WAITING) != [(6,)]:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            other.rollback()
+            assert {future.result().status_code for future in waiting} == {200}
+        # waits until each is gone
+        ended = lake.sql(f"SELECT pg_terminate_backend(pid, 20000) {SESSIONS}")
+        assert len(ended) >= 6
+        assert {is_gone for (is_gone,) in ended} == {True}
+        assert running.create("after").status_code == 200

@@ -15,7 +15,15 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType, TimestampType
 
 from tests.support import lakes, loads, servers
-from tests.support.elsewhere import Elsewhere, raw_table, register, warehouse
+from tests.support.elsewhere import (
+    Elsewhere,
+    assert_shown,
+    history,
+    in_pyiceberg,
+    raw_table,
+    register,
+    warehouse,
+)
 from tests.support.lakes import Row, TestLake
 from tests.support.loads import Bucket, assert_readable, in_order, load
 from tests.support.servers import Server
@@ -70,7 +78,8 @@ def row_ids(db: duckdb.DuckDBPyConnection, table: str) -> list[int]:
 def test_a_table_of_pyiceberg_is_shared_from_then_on(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, foreign: Elsewhere, schema: str
 ) -> None:
-    """Partitioned, with columns that came, went, got another name and type, and rows that were deleted."""
+    """Partitioned, with columns that came, went, got another name and type, and rows that were deleted. What was before
+    that is not shown: its columns are not those of the table."""
     columns = Schema(
         NestedField(1, "i", IntegerType()),
         NestedField(2, "day", DateType()),
@@ -113,18 +122,22 @@ def test_a_table_of_pyiceberg_is_shared_from_then_on(
         update.delete_column("last")
     wanted = loads.rows(made.scan().to_arrow())
     assert len(wanted) == 7
+    first, second, *ids = history(lake, made.metadata_location)
 
     db.execute(f"SELECT count(*) FROM duckdb_tables() WHERE schema_name = '{schema}'")
     before = lake.snapshots()[-1][0]
     answer = register(server, schema, "t", made.metadata_location)
     assert answer.status_code == 200, answer.text
     shown = answer.json()["metadata"]
-    assert lake.sound_snapshots()[-1][0] == before + 1
+    assert lake.sound_snapshots()[-1][0] == before + len(ids) == before + 2
     snapshot = made.current_snapshot()
     assert snapshot is not None
     assert shown["current-snapshot-id"] == snapshot.snapshot_id
-    assert [s["summary"]["mergus.registered-from"] for s in shown["snapshots"]] == [made.metadata_location]
-    assert shown["snapshots"][0]["summary"]["mergus.earlier-snapshots-left-out"] == str(len(made.snapshots()) - 1)
+    assert [s["summary"]["mergus.registered-from"] for s in shown["snapshots"]] == [made.metadata_location] * 2
+    oldest = shown["snapshots"][0]["summary"]
+    assert oldest["mergus.earlier-snapshots-left-out"] == str(len([first, second]))
+    assert oldest["mergus.earlier-snapshots-left-out-for"].startswith(f"Snapshot {second} has other columns")
+    assert_shown(lake, server, db, schema, in_pyiceberg(lake, made.metadata_location, ids))
     assert (shown["table-uuid"], shown["location"]) == (str(made.metadata.table_uuid), made.location())
     assert shown["properties"]["owner"] == "them"
     assert shown["last-column-id"] == made.metadata.last_column_id

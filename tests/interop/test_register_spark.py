@@ -32,6 +32,12 @@ def spark(query: str) -> list[Row]:
     return in_order(tuple(row) for row in sparks.session().sql(query).collect())
 
 
+def _history(table: str) -> list[int]:
+    """Its snapshots, the oldest first."""
+    shown = sparks.session().sql(f"SELECT snapshot_id FROM {table}.snapshots ORDER BY committed_at")
+    return [row[0] for row in shown.collect()]
+
+
 @pytest.mark.parametrize("version", [1, 2, 3], ids=["v1", "v2", "v3"])
 def test_a_table_of_sparks_is_shared_from_then_on(there: tuple[TestLake, Server, Path], version: int) -> None:
     lake, server, other = there
@@ -63,7 +69,13 @@ def test_a_table_of_sparks_is_shared_from_then_on(there: tuple[TestLake, Server,
     spark(f"INSERT INTO {old} VALUES (101, 'later', NULL, NULL, 8)")
     wanted = spark(f"SELECT id, title, d, n.x, n.y[0], more FROM {old}")
     assert len(wanted) == 30 - 2 - 1 - 10 + 1
-    lineage = spark(f"SELECT id, _row_id FROM {old}") if version == 3 else []
+    spark(f"ALTER TABLE {old} CREATE TAG kept AS OF VERSION {_history(old)[-3]}")
+    # those that have the columns of now
+    replayed = _history(old)[-3:]
+    then = {i: spark(f"SELECT id, title, d, n.x, n.y[0], more FROM {old} VERSION AS OF {i}") for i in replayed}
+    assert len({len(found) for found in then.values()}) == 3
+    rows = "id, _row_id" if version == 3 else "id"
+    lineage = {i: spark(f"SELECT {rows} FROM {old} VERSION AS OF {i}") for i in replayed}
     newest = max((other / schema / "t" / "metadata").glob("v*.metadata.json"), key=lambda f: int(f.name[1:-14]))
 
     assert server.create(schema).status_code == 200
@@ -89,8 +101,18 @@ def test_a_table_of_sparks_is_shared_from_then_on(there: tuple[TestLake, Server,
         f"SELECT id FROM {old} WHERE d = DATE'2020-01-02'"
     )
     assert duckdb(f"SELECT id FROM {duck} WHERE id = 10") == [(10,)]
-    if version == 3:
-        assert duckdb(f"SELECT id, rowid FROM {duck}") == lineage
+    numbers = dict(spark(f"SELECT snapshot_id, summary['ducklake.snapshot-id'] FROM {now}.snapshots"))
+    assert set(numbers) == set(replayed)
+
+    def agreed_then() -> None:
+        """At each snapshot that was there before."""
+        for i, at in numbers.items():
+            assert spark(f"SELECT id, title, d, n.x, n.y[0], more FROM {now} VERSION AS OF {i}") == then[i]
+            assert duckdb(f"SELECT id, title, d, n.x, n.y[1], more FROM {duck} AT (VERSION => {at})") == then[i]
+            assert duckdb(f"SELECT {rows.replace('_row_id', 'rowid')} FROM {duck} AT (VERSION => {at})") == lineage[i]
+        assert spark(f"SELECT id FROM {now} VERSION AS OF 'kept'") == [row[:1] for row in then[replayed[0]]]
+
+    agreed_then()
     db.execute(f"INSERT INTO {duck} BY NAME SELECT 200 AS id, 'duck' AS title")
     db.execute(f"DELETE FROM {duck} WHERE id = 10")
     db.execute(f"UPDATE {duck} SET title = 'duck' WHERE id = 1")
@@ -101,6 +123,7 @@ def test_a_table_of_sparks_is_shared_from_then_on(there: tuple[TestLake, Server,
     assert len(agreed()) == len(wanted) - 1
     spark(f"ALTER TABLE {now} ADD COLUMN last STRING")
     assert {row[0] for row in duckdb(f"SELECT last FROM {duck}")} == {None}
+    agreed_then()
     # the other catalog's table is what it was
     assert spark(f"SELECT id, title, d, n.x, n.y[0], more FROM {old}") == wanted
     snapshots = spark(f"SELECT summary['ducklake.snapshot-id'], snapshot_id FROM {now}.snapshots")

@@ -46,7 +46,7 @@ def in_pyiceberg(sharing: Sharing, point: int | str) -> tuple[Content, dict[tupl
 def in_duckdb(sharing: Sharing, at: int) -> tuple[Content, dict[tuple[str, str], list[str]]]:
     """The same, in a session that is attached at that snapshot and sees no other."""
     instance, alias = sharing.instance.cursor(), f"at_{at}"
-    source = f"ducklake:postgres:{sharing.lake.settings.dsn}"
+    source = f"ducklake:postgres:{sharing.lake.of_writers.dsn}"
     instance.execute(f"ATTACH '{source}' AS {alias} (SNAPSHOT_VERSION {at}, READ_ONLY)")
     try:
         query = f"SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = '{alias}'"

@@ -509,7 +509,7 @@ class TwoSided(Example):
     @contextmanager
     def _fresh_catalog(self) -> Iterator[str]:
         """The lake as one sees it who has not seen anything yet."""
-        source = literal(f"ducklake:postgres:{self.world.lake.settings.dsn}")
+        source = literal(f"ducklake:postgres:{self.world.lake.of_writers.dsn}")
         self.world.db.execute(f"ATTACH {source} AS fresh (CREATE_IF_NOT_EXISTS false)")
         try:
             yield "fresh"

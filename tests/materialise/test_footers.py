@@ -421,7 +421,8 @@ def test_what_was_found_is_believed_only_of_the_same_object(served: Served) -> N
     # another process believes what is written down
     wrong = columns_text([Part("a", None, "int32/uint32", nulls=False)])
     story.lake.sql("UPDATE file_fact SET fact = %s WHERE data_file_id = %s", wrong, file_id)
-    with readers.served(story.lake, story.served.warm.server.log.parent, 2) as fresh:
+    # without a listener: one would look at the table by itself, and remember
+    with readers.served(story.lake, story.served.warm.server.log.parent, 2, "off") as fresh:
         got = fresh.warm.server.http.get(f"{fresh.warm.server.path(story.schema)}/tables/t")
         assert error_of(got) == (406, "UnsupportedOperationException")
         # but not of another file that once had the id

@@ -41,8 +41,9 @@ class Result(NamedTuple):
     detail: str  # why it failed or was skipped
 
 
-def run(uri: str, warehouse: str, *patterns: str) -> list[Result]:
-    """Run the tests whose names match one of the patterns, on a catalog that nobody else uses.
+def run(uri: str, warehouse: str, *patterns: str, storage: Mapping[str, str] | None = None) -> list[Result]:
+    """Run the tests whose names match one of the patterns, on a catalog that nobody else uses. `storage` are properties
+    of the client, by which it reaches what the server does not tell it: its keys.
 
     A pattern is `catalog` or `view`, alone for all of its tests, or followed by a dot and a regular expression that
     must match a test's whole name: `catalog.test.*Namespace`.
@@ -51,7 +52,7 @@ def run(uri: str, warehouse: str, *patterns: str) -> list[Result]:
     classes = sorted({CLASSES[kit] for kit, _, _ in chosen})
     methods = [rf"{re.escape(CLASSES[kit])}#(?:{method or '.*'})" for kit, _, method in chosen]
     with TemporaryDirectory(prefix="mergus-rck-") as scratch:
-        properties = {**PROPERTIES, "uri": uri, "warehouse": warehouse, "java.io.tmpdir": scratch}
+        properties = {**PROPERTIES, **(storage or {}), "uri": uri, "warehouse": warehouse, "java.io.tmpdir": scratch}
         arguments = [
             *("-cp", os.pathsep.join(class_path()), "org.junit.platform.console.ConsoleLauncher", "execute"),
             *("--include-engine=junit-jupiter", "--disable-banner", "--details=none", f"--reports-dir={scratch}"),

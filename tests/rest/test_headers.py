@@ -53,6 +53,19 @@ def assert_not_shared(answer: httpx.Response, what: str) -> None:
     assert len(answer.headers.get_list("cache-control")) == len(answer.headers.get_list("vary")) == 1, what
 
 
+def assert_harmless(answer: httpx.Response, what: str) -> None:
+    """To who opens it in a browser, or is made to."""
+    expected = {
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+        "referrer-policy": "no-referrer",
+    }
+    assert {name: answer.headers.get_list(name) for name in expected} == {k: [v] for k, v in expected.items()}, what
+    assert "server" not in answer.headers, what
+    # over TLS alone
+    assert "strict-transport-security" not in answer.headers, what
+
+
 @pytest.fixture(scope="module")
 def answers(server: Server, lake: Any) -> dict[str, httpx.Response]:
     with lake.duckdb() as db:
@@ -66,6 +79,7 @@ class TestEveryOperation:
     ) -> None:
         answer = answers[operation.name]
         assert_not_shared(answer, operation.name)
+        assert_harmless(answer, operation.name)
         assert answer.headers["x-request-id"]
         if answer.status_code == 204:
             assert answer.content == b""
@@ -80,6 +94,7 @@ class TestEveryOperation:
         method = operation.method if named else "PUT"
         answer = server.http.request(method, path(operation, prefix="other"), json={})
         assert_not_shared(answer, operation.name)
+        assert_harmless(answer, operation.name)
         if operation.method != "HEAD":
             status, kind = error_of(answer)
             assert status in ({400, 404} if named else {405}), kind
@@ -164,9 +179,21 @@ def test_a_load_is_kept_and_asked_about(server: Server, db: duckdb.DuckDBPyConne
     for _ in range(2):
         answer = server.http.get(url)
         assert_not_shared(answer, "loadTable")
+        assert_harmless(answer, "loadTable")
         # DuckDB's client, known by its name, is told other times
         assert "User-Agent" in answer.headers["vary"]
         again = server.http.get(url, headers={"If-None-Match": answer.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
         assert_not_shared(again, "loadTable")
+        assert_harmless(again, "loadTable")
         assert again.headers["etag"] == answer.headers["etag"]
+
+
+@pytest.mark.parametrize("path", ["/v1/config", "/nothing", "/v1/lake/namespaces/tls/tables/t"])
+def test_who_comes_over_tls_is_told_to_stay_with_it(path: str, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    """By a proxy on this machine, which is trusted to say so; the third is answered from what is ready."""
+    db.execute("CREATE SCHEMA IF NOT EXISTS tls; CREATE TABLE IF NOT EXISTS tls.t(i INTEGER)")
+    for _ in range(2):
+        answer = server.http.get(path, headers={"X-Forwarded-Proto": "https"})
+        assert answer.headers.get_list("strict-transport-security") == ["max-age=31536000"]
+        assert answer.headers.get_list("x-content-type-options") == ["nosniff"]

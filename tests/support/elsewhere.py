@@ -2,23 +2,26 @@
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
+import duckdb
 import httpx
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.io import load_file_io
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table import CommitTableResponse, StaticTable, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Properties
 
 from mergus.config import Settings
+from mergus.ducklake.session import s3_secret, with_extensions
+from mergus.iceberg.manifest_list import DATA, ManifestFile
 from tests.support import loads
-from tests.support.lakes import TestLake
+from tests.support.lakes import Row, TestLake
 from tests.support.servers import Server
 from tests.support.writers import Raw
 
@@ -63,6 +66,15 @@ class RawElsewhere(Raw):
 
     def refresh(self) -> "RawElsewhere":
         raise NotImplementedError
+
+    def manifests(self) -> list[ManifestFile]:
+        """One from before version 3 gets row ids with the first list of version 3, and they count from 0."""
+        found, free = super().manifests(), 0
+        for index, file in enumerate(found):
+            if self.version >= 3 and file.content == DATA and file.first_row_id is None:
+                found[index] = replace(file, first_row_id=free)
+                free += file.added_rows_count + file.existing_rows_count
+        return found
 
     @property
     def metadata_location(self) -> str:
@@ -124,3 +136,51 @@ def register(server: Server, schema: str, name: str, metadata_location: str, **m
 def warehouse(lake: TestLake) -> str:
     """A place beside the lake's own, for servers to allow."""
     return f"{lake.settings.data_path}".rstrip("/").rsplit("/", 1)[0] + "/elsewhere"
+
+
+def history(lake: TestLake, metadata_location: str) -> list[int]:
+    """The ids of the current snapshot and of those that it came from, the oldest first."""
+    told = json.loads(loads.Bucket(lake.settings).get(metadata_location))
+    known = {s["snapshot-id"]: s for s in told["snapshots"]}
+    found: list[int] = []
+    at: int | None = told["current-snapshot-id"]
+    while at is not None and at in known:
+        found.append(at)
+        at = known[at].get("parent-snapshot-id")
+    return found[::-1]
+
+
+def in_pyiceberg(lake: TestLake, metadata_location: str, ids: Sequence[int]) -> dict[int, list[Row]]:
+    """The table as the other catalog's readers see it at these snapshots."""
+    table = StaticTable.from_metadata(metadata_location, loads.s3_properties(lake.settings))
+    return {i: loads.rows(table.scan(snapshot_id=i).to_arrow()) for i in ids}
+
+
+def in_duckdb(lake: TestLake, metadata_location: str, ids: Sequence[int]) -> dict[int, list[Row]]:
+    """The same by DuckDB's iceberg extension, which knows equality deletes, and knows nothing of the lake."""
+    with with_extensions("httpfs", "avro", "iceberg") as session:
+        session.execute(s3_secret(lake.settings))
+        query = f"SELECT * FROM iceberg_scan('{metadata_location}', snapshot_from_id => ?)"
+        return {i: loads.in_order(session.execute(query, [i]).fetchall()) for i in ids}
+
+
+def assert_shown(
+    lake: TestLake,
+    server: Server,
+    db: duckdb.DuckDBPyConnection,
+    schema: str,
+    wanted: Mapping[int, list[Row]],
+    table: str = "t",
+) -> list[Json]:
+    """The table's history begins with these snapshots, and PyIceberg and DuckDB read at each of them just these rows.
+    Gives the summaries of them."""
+    loaded = loads.catalog(lake.settings, server).load_table((schema, table))
+    shown = loads.load(server, table, schema)["snapshots"][: len(wanted)]
+    assert [s["snapshot-id"] for s in shown] == list(wanted)
+    assert [s.get("parent-snapshot-id") for s in shown] == [None, *list(wanted)[:-1]]
+    for snapshot in shown:
+        found, at = wanted[snapshot["snapshot-id"]], snapshot["summary"]["ducklake.snapshot-id"]
+        assert loads.rows(loaded.scan(snapshot_id=snapshot["snapshot-id"]).to_arrow()) == found, at
+        query = f"SELECT * FROM lake.{schema}.{table} AT (VERSION => {at})"
+        assert loads.in_order(db.execute(query).fetchall()) == found, at
+    return [s["summary"] for s in shown]

@@ -207,7 +207,7 @@ class Served:
         except duckdb.Error:
             self._db = None
         if self._db is None:
-            self._db = duckdb_session.attach(self.lake.settings)
+            self._db = duckdb_session.attach(self.lake.of_writers)
             self._db.execute("USE memory")
         self._db.execute("DETACH lake")
         self._db.execute(f"ATTACH {_source(self.lake)} AS lake ({options})")
@@ -226,7 +226,7 @@ def _scan(table: str, at: int | None) -> str:
 
 
 def _source(lake: TestLake) -> str:
-    return literal(f"ducklake:postgres:{lake.settings.dsn}")
+    return literal(f"ducklake:postgres:{lake.of_writers.dsn}")
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class Sharing:
     def fresh(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, str]]:
         """A session in which nothing is cached, and the name that the lake has there."""
         session, alias = self.instance.cursor(), f"l_{uuid4().hex[:8]}"
-        source = literal(f"ducklake:postgres:{self.lake.settings.dsn}")
+        source = literal(f"ducklake:postgres:{self.lake.of_writers.dsn}")
         session.execute(f"ATTACH {source} AS {alias} (CREATE_IF_NOT_EXISTS false)")
         try:
             yield session, alias

@@ -83,6 +83,7 @@ CREATE_LEDGER: Final = """
     )
 """
 LEDGER_EXISTS: Final = "SELECT to_regclass(quote_ident(%s) || '.migration') IS NOT NULL"
+SCHEMA_EXISTS: Final = "SELECT to_regnamespace(quote_ident(%s)) IS NOT NULL"
 SCHEMA_IN_USE: Final = "SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace(quote_ident(%s)))"
 OPEN_TRANSACTIONS: Final = """
     SELECT string_agg(pid::text, ', ') FROM pg_stat_activity
@@ -166,7 +167,9 @@ def apply(conn: Db, settings: Settings, progress: Progress, *, in_use: bool) -> 
     _check_ours(conn, settings)
     annex = sql.Identifier(settings.annex_schema)
     with conn.transaction():
-        conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(annex))
+        # IF NOT EXISTS would ask for the right to create one, even if it is there
+        if not _one(conn, SCHEMA_EXISTS, settings.annex_schema):
+            conn.execute(sql.SQL("CREATE SCHEMA {}").format(annex))
         conn.execute(CREATE_LEDGER)
     for migration in _missing_migrations(conn, settings):
         progress(f"migration {migration.number:04} {migration.name}")

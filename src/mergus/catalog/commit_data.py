@@ -68,6 +68,8 @@ class DataStep:
     deletes_on_new: Mapping[str, Prepared] = field(default_factory=dict[str, Prepared])
     ended_rows: Sequence[tuple[int, int]] = ()
     is_rewrite: bool = False
+    # rows go that the delete file of a later snapshot of the same commit tells of
+    deletes_are_elsewhere: bool = False
     # columns that DuckLake has as a narrower type than Iceberg, and that may hold more than fits
     out_of_range: frozenset[int] = frozenset()
 

@@ -261,7 +261,7 @@ async def _steps(
     listed = [] if base is None or table is None else await _manifests(shop, table, base)
     next_row_id = 0 if table is None else table.reading.next_row_id
     progress = Progress(
-        None if main is None else main.snapshot.iceberg_id, listed, next_row_id, await _next_snapshot(lake)
+        None if main is None else main.snapshot.iceberg_id, listed, next_row_id, await next_snapshot(lake)
     )
     steps: list[Step] = []
     for index, step in enumerate(update.main):
@@ -280,7 +280,7 @@ async def _steps(
     return steps
 
 
-async def _next_snapshot(lake: Lake) -> int:
+async def next_snapshot(lake: Lake) -> int:
     """Of the lake, if nobody else commits before."""
     return (await (await lake.tables()).look()).snapshot_id + 1
 

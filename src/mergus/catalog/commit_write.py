@@ -21,7 +21,7 @@ from mergus.catalog.delete_files import Drawer
 from mergus.catalog.find import find_schema
 from mergus.catalog.restore import RestoreStep
 from mergus.ducklake import alter, data_changes, inlined_restore, mappings, sort_expressions, tables
-from mergus.ducklake.changes import altered_table, inserted_into_table
+from mergus.ducklake.changes import altered_table, deleted_from_table, inlined_delete, inserted_into_table
 from mergus.ducklake.commit import Commit
 from mergus.ducklake.data_changes import DataChanges, NewFile
 from mergus.ducklake.files import DataFile as LakeFile
@@ -220,12 +220,15 @@ async def _write_data(w: Writing, step: DataStep) -> None:
     placed = zip(ids, step.added, strict=True)
     if ids:
         await annex.place_files(tx.conn, ((i, w.spec_ids.get(p.spec_id, p.spec_id), p.partition) for i, p in placed))
-    deletes = [
-        await w.drawer.settle(prepared, w.new[path], (), tx.snapshot_id)
-        for path, prepared in step.deletes_on_new.items()
-    ]
+    deletes = await each(
+        lambda item: w.drawer.settle(item[1], w.new[item[0]], (), tx.snapshot_id),
+        step.deletes_on_new.items(),
+        PUTS_AT_ONCE,
+    )
     await _apply(w, DataChanges(deletes=deletes))
-    if changes.is_empty:
+    if step.deletes_are_elsewhere:
+        tx.record(deleted_from_table(w.table_id), inlined_delete(w.table_id))
+    elif changes.is_empty:
         # the client's snapshot is one all the same
         tx.record(inserted_into_table(w.table_id))
 

@@ -25,7 +25,8 @@ NONE_BEFORE: Final = DatedPositions((), ())
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """All that is deleted from a data file: `before` with the snapshots since when, and `new` by the commit.
-    `snapshot_id` is what the commit's is taken to be; None if the file does not say it."""
+    `snapshot_id` is what the commit's is taken to be; None if the file does not say it. If it `is_all_new`, the
+    snapshots before are of the same commit, and come as much later as it does."""
 
     data_path: str
     before: DatedPositions
@@ -33,6 +34,14 @@ class Prepared:
     location: Location
     folded: Folded
     snapshot_id: int | None
+    is_all_new: bool = False
+
+    def before_at(self, snapshot_id: int) -> DatedPositions:
+        """If the commit's is this."""
+        if self.snapshot_id is None or not self.is_all_new:
+            return self.before
+        later = snapshot_id - self.snapshot_id
+        return DatedPositions(self.before.positions, [since + later for since in self.before.snapshot_ids])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +52,23 @@ class Drawer:
     directory: Location
     litter: list[Location]
 
-    async def prepare(self, data_path: str, before: DatedPositions, new: BitMap64, snapshot_id: int) -> Prepared:
+    async def prepare(
+        self, data_path: str, before: DatedPositions, new: BitMap64, snapshot_id: int, *, is_all_new: bool = False
+    ) -> Prepared:
         folded = folding.render(data_path, before or None, new, snapshot_id)
         # named by chance, not by content: DuckLake deletes it when another takes its place
         location = self.directory / f"data/ducklake-deletes-{uuid4()}.parquet"
         self.litter.append(location)
         await self.objects.put(location, folded.data)
-        return Prepared(data_path, before, new, location, folded, snapshot_id if before else None)
+        return Prepared(data_path, before, new, location, folded, snapshot_id if before else None, is_all_new)
 
     async def settle(
         self, prepared: Prepared, data_file_id: int, replaces: Sequence[int], snapshot_id: int
     ) -> NewDeletes:
         """As the commit with this id writes it."""
         if prepared.snapshot_id not in (None, snapshot_id):
-            prepared = await self.prepare(prepared.data_path, prepared.before, prepared.new, snapshot_id)
+            before, is_all_new = prepared.before_at(snapshot_id), prepared.is_all_new
+            prepared = await self.prepare(prepared.data_path, before, prepared.new, snapshot_id, is_all_new=is_all_new)
         folded = prepared.folded
         return NewDeletes(
             data_file_id=data_file_id,

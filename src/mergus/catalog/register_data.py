@@ -1,218 +1,118 @@
-"""The rows of a table that is registered, as one snapshot: its live files, with what is deleted from them.
+"""The rows of a table that is registered: a snapshot of the lake for each of its history, in one commit.
 
-Data files are taken as they lie, and the footer of each is read once: that they are there and what columns they have
-only they themselves can tell. Deletes become positions, each about files that are old enough: a position is deleted
-from a file of the same or a lower sequence number, a value from files of lower ones. A file of which nothing is left is
-left out.
+A file gets its row ids once, when it first comes. In version 3 rows keep theirs; elsewhere they get new ones, after the
+highest that any file brings along.
 
-Row ids must be unique in a table. In version 3 rows keep theirs. Elsewhere they get new ones, after the highest that
-any file brings along.
+All that is ever deleted from a file is one delete file of DuckLake's, with the snapshot of the lake that each row goes
+with. It is what many commits would have left behind, each folding what was there into its own, and it is written once.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pyroaring import BitMap64
 
-from mergus.annex.file_facts import Part
-from mergus.catalog.commit_data import DataStep, check_positions
-from mergus.catalog.commit_files import FileTerms, PlannedFile, lacks_row_ids, planned, with_row_ids
-from mergus.catalog.delete_files import NONE_BEFORE, Drawer
-from mergus.ducklake.told import LEAST_CLIENT_ID, Committed
-from mergus.errors import BadRequest
-from mergus.iceberg.manifest import EQUALITY_DELETES, POSITION_DELETES, DataFile
-from mergus.iceberg.metadata_parse import GivenSnapshot, GivenTable, plain
-from mergus.iceberg.partition_spec import PartitionSpec
-from mergus.iceberg.transforms import VOID
-from mergus.materialise import footers, given, incoming_deletes, row_ids
-from mergus.materialise.equality_deletes import Candidate, EqualityDelete, resolve
-from mergus.materialise.given import GivenFile, GivenFiles
-from mergus.materialise.incoming import Added, AddedDelete, Check
-from mergus.storage.location import Location
-from mergus.storage.objects import Objects
+from mergus.catalog.commit_data import REPLACE, DataStep
+from mergus.catalog.commit_files import PlannedFile, with_row_ids
+from mergus.catalog.delete_files import NONE_BEFORE, Prepared
+from mergus.catalog.register_files import Adoption, Looked
+from mergus.catalog.register_history import History, Moment, known_as
+from mergus.ducklake.told import Committed
+from mergus.materialise.at_once import each
+from mergus.materialise.deletes import DatedPositions
 
-ANY_SNAPSHOT = 0
+# In the summary of each snapshot: when its writers made it.
+MADE_AT: Final = "mergus.registered-timestamp-ms"
+
+PUTS_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Adoption:
-    """`terms` are those of the table as it will be."""
+class _Folded:
+    """All that is deleted from a file, to be written with the last step that deletes any."""
 
-    objects: Objects
-    check: Check
-    table: GivenTable
-    terms: FileTerms
-    drawer: Drawer
-
-
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """A file with its columns, as they are in it."""
-
-    given: GivenFile
-    place: Location
-    columns: Sequence[Part]
-    planned: PlannedFile
-
-    @property
-    def path(self) -> str:
-        return self.given.file.file_path
+    path: str
+    step: int
+    before: DatedPositions
+    new: BitMap64
 
 
-def known_as(snapshot: GivenSnapshot) -> int:
-    """Its id here: ids as small as a DuckLake snapshot's own, which another lake has shown, become larger."""
-    return snapshot.snapshot_id if snapshot.snapshot_id >= LEAST_CLIENT_ID else LEAST_CLIENT_ID + snapshot.snapshot_id
+async def plan_steps(
+    adoption: Adoption, history: History, told: Mapping[str, str], told_first: Mapping[str, str], next_snapshot: int
+) -> list[DataStep]:
+    """`told` goes to the summary of each snapshot, `told_first` to that of the oldest. `next_snapshot` is the lake's
+    for the first, if nobody else commits meanwhile."""
+    moments = history.moments
+    added = await _with_row_ids(adoption, [history.files[path] for moment in moments for path in moment.came])
+    paths = {path: file.file.path for path, file in added.items()}
+    folded = _folded(moments, paths, next_snapshot)
 
+    async def one(item: _Folded) -> Prepared:
+        at = next_snapshot + item.step
+        return await adoption.drawer.prepare(item.path, item.before, item.new, at, is_all_new=True)
 
-async def plan_snapshot(adoption: Adoption, snapshot: GivenSnapshot, told: Mapping[str, str]) -> DataStep:
-    """`told` goes to the snapshot's summary."""
-    table = adoption.table
-    found = await given.live_files(
-        adoption.objects, adoption.check, snapshot, table.written_specs, table.format_version
-    )
-    looked = await _looked_at(adoption, found.data)
-    deleted = await _deleted(adoption, looked, found)
-    for one in looked:
-        check_positions(one.path, deleted.get(one.path, BitMap64()), one.given.file.record_count)
-    left = [one for one in looked if len(deleted.get(one.path, ())) < one.given.file.record_count]
-    added = await _with_row_ids(adoption, left)
-    pairs = [(planned_file.file.path, deleted.get(one.path)) for one, planned_file in zip(left, added, strict=True)]
-    return DataStep(
-        told=Committed(known_as(snapshot), {**snapshot.summary, **told}),
-        added=_in_order(added),
-        deletes_on_new={
-            path: await adoption.drawer.prepare(path, NONE_BEFORE, positions, ANY_SNAPSHOT)
-            for path, positions in pairs
-            if positions
-        },
-    )
-
-
-async def _looked_at(adoption: Adoption, data: Sequence[GivenFile]) -> list[_Looked]:
-    places = {one.file.file_path: adoption.check(one.file.file_path) for one in data}
-    columns = await footers.columns(adoption.objects, places)
+    prepared: defaultdict[int, dict[str, Prepared]] = defaultdict(dict)
+    for item, made in zip(folded, await each(one, folded, PUTS_AT_ONCE), strict=True):
+        prepared[item.step][item.path] = made
     return [
-        _Looked(one, places[one.file.file_path], parts, _planned(adoption, one, parts))
-        for one, parts in zip(data, columns, strict=True)
-    ]
-
-
-def _planned(adoption: Adoption, one: GivenFile, columns: Sequence[Part]) -> PlannedFile:
-    """In the spec as the table will have it, which may lack fields of the one that the file was written with."""
-    try:
-        values = adoption.table.fitting(one.spec_id, one.file.partition)
-        return planned(adoption.terms, Added(one.spec_id, replace(one.file, partition=values)), columns)
-    except (ValueError, TypeError, AttributeError, OverflowError) as e:
-        raise BadRequest(f"Data file {one.file.file_path} has a partition that is none of its spec: {e}") from None
-
-
-async def _deleted(adoption: Adoption, looked: Sequence[_Looked], found: GivenFiles) -> dict[str, BitMap64]:
-    """By the path of the data file. Where there is a deletion vector, no other position counts."""
-    since = {one.path: one.given.sequence_number for one in looked}
-    by_value = [one for one in found.deletes if one.file.content == EQUALITY_DELETES]
-    vectors = [one for one in found.deletes if one.file.file_format == "PUFFIN"]
-    whole = [d for d in found.deletes if d.file.content == POSITION_DELETES and d.file.file_format != "PUFFIN"]
-    deleted: dict[str, BitMap64] = {}
-    for one in vectors:
-        path = plain(one.file.referenced_data_file or "")
-        if path in deleted:
-            raise BadRequest(f"Two deletion vectors are about one data file: {path}")
-        if since.get(path, one.sequence_number + 1) <= one.sequence_number:
-            deleted[path] = BitMap64()
-    told = await _positions(adoption, [v for v in vectors if plain(v.file.referenced_data_file or "") in deleted])
-    deleted |= told
-    by_number: defaultdict[int, list[GivenFile]] = defaultdict(list)
-    for one in whole:
-        by_number[one.sequence_number].append(one)
-    vectored = set(deleted)
-    for number, files in sorted(by_number.items()):
-        for path, positions in (await _positions(adoption, files)).items():
-            if path not in vectored and since.get(path, number + 1) <= number:
-                deleted[path] = deleted.get(path, BitMap64()) | positions
-    for path, positions in (await _resolved(adoption, looked, by_value)).items():
-        deleted[path] = deleted.get(path, BitMap64()) | positions
-    return deleted
-
-
-async def _positions(adoption: Adoption, deletes: Sequence[GivenFile]) -> dict[str, BitMap64]:
-    files = [AddedDelete(one.spec_id, one.file) for one in deletes]
-    found = await incoming_deletes.positions(adoption.objects, adoption.check, files)
-    merged: dict[str, BitMap64] = {}
-    for path, positions in found.items():
-        merged[plain(path)] = merged.get(plain(path), BitMap64()) | positions
-    return merged
-
-
-async def _resolved(
-    adoption: Adoption, looked: Sequence[_Looked], by_value: Sequence[GivenFile]
-) -> dict[str, BitMap64]:
-    if not by_value:
-        return {}
-    specs = adoption.table.written_specs
-    fields = {f.id: f for f in adoption.table.schema.fields}
-    candidates = [
-        Candidate.of(
-            _told_apart(specs, one.given), one.given.spec_id, one.given.sequence_number, one.planned.mapping or None
+        DataStep(
+            told=Committed(known_as(moment.snapshot), _summary(moment, told, {} if index else told_first)),
+            added=[added[path] for path in moment.came],
+            ended_paths=[paths[path] for path in moment.went],
+            deletes_on_new=prepared[index],
+            is_rewrite=_is_rewrite(moment),
+            deletes_are_elsewhere=bool(moment.deleted),
         )
-        for one in looked
+        for index, moment in enumerate(moments)
     ]
-    wanted = [
-        EqualityDelete.of(
-            _told_apart(specs, one), adoption.check(one.file.file_path), one.spec_id, one.sequence_number, fields
-        )
-        for one in by_value
-    ]
-    return await resolve(adoption.objects, wanted, candidates)
 
 
-def _told_apart(specs: Mapping[int, PartitionSpec], one: GivenFile) -> DataFile:
-    """Without a partition if the spec tells none apart."""
-    is_apart = any(f.transform != VOID for f in specs[one.spec_id].fields)
-    return one.file if is_apart else replace(one.file, partition=())
+def _summary(moment: Moment, *told: Mapping[str, str]) -> dict[str, str]:
+    summary = {**moment.snapshot.summary, MADE_AT: str(moment.snapshot.timestamp_ms)}
+    for more in told:
+        summary |= more
+    return summary
 
 
-async def _with_row_ids(adoption: Adoption, looked: Sequence[_Looked]) -> list[PlannedFile]:
-    """Those of a file's own, those counted from its first, or the next ones that are free."""
-    _check_apart(adoption.table, looked)
-    brought = [one for one in looked if one.planned.file.has_row_ids]
-    highest = max(await row_ids.highest(adoption.objects, [one.place for one in brought]), default=-1)
-    free = adoption.table.next_row_id
-    if adoption.table.format_version < 3:
-        free = highest + 1
-    elif highest >= free:
-        raise BadRequest(f"A file has the row id {highest}, and the table's next-row-id is {free}")
-    found: list[PlannedFile] = []
-    for one in looked:
-        file, first = one.planned.file, one.given.file.first_row_id
-        if lacks_row_ids(one.columns):
-            if first is None:
-                first, free = free, free + file.record_count
-            found.append(await with_row_ids(adoption.drawer, one.place, first, one.planned))
-        elif first is not None and not file.has_row_ids:
-            found.append(replace(one.planned, file=replace(file, has_row_ids=True, row_id_start=first)))
-        else:
-            found.append(one.planned)
-    for index, one in enumerate(found):
-        if one.file.has_row_ids:
-            found[index] = replace(one, file=replace(one.file, takes=free))
-            break
+def _is_rewrite(moment: Moment) -> bool:
+    """The same rows in other files: their number is all that can be asked."""
+    return moment.snapshot.summary["operation"] == REPLACE and moment.rows == moment.rows_before
+
+
+def _folded(moments: Sequence[Moment], paths: Mapping[str, str], next_snapshot: int) -> list[_Folded]:
+    by_path: defaultdict[str, list[tuple[int, BitMap64]]] = defaultdict(list)
+    for index, moment in enumerate(moments):
+        for path, positions in moment.deleted.items():
+            by_path[paths[path]].append((index, positions))
+    found: list[_Folded] = []
+    for path, parts in by_path.items():
+        *before, (last, new) = parts
+        dated = [(position, next_snapshot + index) for index, positions in before for position in positions]
+        earlier = DatedPositions(*zip(*dated, strict=True)) if dated else NONE_BEFORE
+        found.append(_Folded(path, last, earlier, new))
     return found
 
 
-def _in_order(added: Sequence[PlannedFile]) -> list[PlannedFile]:
-    """Ids that are there come before those that are given."""
-    return sorted(added, key=lambda one: not one.file.has_row_ids)
-
-
-def _check_apart(table: GivenTable, looked: Sequence[_Looked]) -> None:
-    counted = [
-        (first, one)
-        for one in looked
-        if (first := one.given.file.first_row_id) is not None and not one.planned.file.has_row_ids
-    ]
-    end = 0
-    for first, one in sorted(counted, key=lambda pair: pair[0]):
-        if first < end or first + one.given.file.record_count > table.next_row_id:
-            raise BadRequest(f"Rows of {one.path} have the ids of others, or ids that the table has not given yet")
-        end = first + one.given.file.record_count
+async def _with_row_ids(adoption: Adoption, looked: Sequence[Looked]) -> dict[str, PlannedFile]:
+    """Those of a file's own, those counted from its first, or the next ones that are free; by the paths that the
+    table's writers know."""
+    highest = max((one.highest_row_id for one in looked), default=-1)
+    free = adoption.table.next_row_id if adoption.table.format_version >= 3 else highest + 1
+    found: dict[str, PlannedFile] = {}
+    for one in looked:
+        file, first = one.planned.file, one.first_row_id
+        if first is None and (one.lacks_row_ids or not file.has_row_ids):
+            first, free = free, free + file.record_count
+        if one.lacks_row_ids and first is not None:
+            found[one.path] = await with_row_ids(adoption.drawer, one.place, first, one.planned)
+        elif file.has_row_ids:
+            found[one.path] = one.planned
+        else:
+            found[one.path] = replace(one.planned, file=replace(file, has_row_ids=True, row_id_start=first))
+    if looked:
+        # the first one takes them all, since no other knows where they begin
+        first_file = found[looked[0].path]
+        found[looked[0].path] = replace(first_file, file=replace(first_file.file, takes=free))
+    return found

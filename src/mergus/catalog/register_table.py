@@ -1,9 +1,9 @@
 """RegisterTable: a table that lies on storage becomes one of the lake, and nothing of it is copied.
 
 A table of another catalog is created as a client would create it, by the same plan, with the ids that its columns,
-specs and sort orders have, and gets the files of its current snapshot as one snapshot of the lake, under the id that it
-had. What was before that snapshot is not taken over, and the snapshot's summary says so; nor are branches, tags of
-other snapshots, and files of statistics.
+specs and sort orders have. The current snapshot and those that it came from, for as far back as DuckLake can tell them,
+become snapshots of the lake in the same transaction, under the ids that they had. What was before them is not taken
+over, and the summary of the first says so; nor are branches, tags of other snapshots, and files of statistics.
 
 A metadata file of the lake's own is that of a table that was dropped. That table is put back by its own rows, whole
 history and all, if the file tells of it as it was last: to list its files as those of another table would be to lose
@@ -14,21 +14,25 @@ What must hold: nothing is read that does not lie where a table may have files, 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Final
 from uuid import UUID, uuid4
 
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
-from mergus.catalog import table_places
+from mergus.catalog import register_history, table_places
 from mergus.catalog.commit import cleared, committed_body
 from mergus.catalog.commit_data import DataStep
-from mergus.catalog.commit_plan import Change, Plan, plan, terms_of
+from mergus.catalog.commit_plan import Change, Plan, next_snapshot, plan, terms_of
 from mergus.catalog.commit_write import write
 from mergus.catalog.delete_files import Drawer
 from mergus.catalog.find import find_schema
 from mergus.catalog.lake import Lake
 from mergus.catalog.locations import Premises, TablePlaces, parse
 from mergus.catalog.names import check_name, find_clash, taken
-from mergus.catalog.register_data import Adoption, known_as, plan_snapshot
+from mergus.catalog.register_data import plan_steps
+from mergus.catalog.register_files import Adoption, doomed_reason
+from mergus.catalog.register_history import History, known_as
 from mergus.catalog.table_cache import Body
 from mergus.catalog.undrop import check_place
 from mergus.ducklake import alter, dropped, scheduled, snapshots, tables
@@ -59,9 +63,11 @@ from mergus.materialise.layout import Layout, metadata_as_of
 from mergus.materialise.metadata import DEFAULT_PROPERTIES
 from mergus.storage.location import Location
 
-# In the summary of the one snapshot that a registered table begins with.
-REGISTERED_FROM = "mergus.registered-from"
-EARLIER_SNAPSHOTS = "mergus.earlier-snapshots-left-out"
+# In the summary of each snapshot.
+REGISTERED_FROM: Final = "mergus.registered-from"
+# In that of the oldest: how many the other catalog knows besides these, and what the first of them was left out for.
+EARLIER_SNAPSHOTS: Final = "mergus.earlier-snapshots-left-out"
+LEFT_OUT_FOR: Final = "mergus.earlier-snapshots-left-out-for"
 
 
 async def register_table(
@@ -116,18 +122,44 @@ async def _plan(
     table_places.check_properties(places, made.update.set_properties)
     if table.current is None:
         return made, table.last_column_id
-    adoption = Adoption(lake.objects, among.check, table, terms_of(made, None), Drawer(lake.objects, own[0], litter))
-    told = {REGISTERED_FROM: str(place)}
-    if left_out := len(table.snapshots) - 1:
-        told[EARLIER_SNAPSHOTS] = str(left_out)
-    step = await plan_snapshot(adoption, table.current, told)
-    current, now = table.current.snapshot_id, known_as(table.current)
+    adoption = Adoption(
+        lake.objects,
+        among.check,
+        partial(_doomed, lake),
+        table,
+        terms_of(made, None),
+        Drawer(lake.objects, own[0], litter),
+    )
+    history = await register_history.read(adoption, table.current)
+    steps = await plan_steps(
+        adoption, history, {REGISTERED_FROM: str(place)}, _left_out(table, history), await next_snapshot(lake)
+    )
+    kept = {moment.snapshot.snapshot_id: known_as(moment.snapshot) for moment in history.moments}
     update = replace(
         made.update,
-        tags={name: replace(ref, snapshot_id=now) for name, ref in table.tags.items() if ref.snapshot_id == current},
+        tags={
+            name: replace(ref, snapshot_id=kept[ref.snapshot_id])
+            for name, ref in table.tags.items()
+            if ref.snapshot_id in kept
+        },
         main_retention=replace(table.main, snapshot_id=NO_RETENTION.snapshot_id) if table.main else None,
     )
-    return replace(made, update=update, steps=[step]), table.last_column_id
+    return replace(made, update=update, steps=steps), table.last_column_id
+
+
+def _left_out(table: GivenTable, history: History) -> dict[str, str]:
+    """What the first snapshot tells of those that are not there."""
+    told: dict[str, str] = {}
+    if count := len(table.snapshots) - len(history.moments):
+        told[EARLIER_SNAPSHOTS] = str(count)
+    if history.why is not None:
+        told[LEFT_OUT_FOR] = history.why
+    return told
+
+
+async def _doomed(lake: Lake, paths: Sequence[str]) -> list[str]:
+    async with lake.read() as conn:
+        return await scheduled.among(conn, paths)
 
 
 async def _uuid(lake: Lake, table: GivenTable, old: int | None) -> UUID:
@@ -181,7 +213,7 @@ async def _check_still(tx: Commit, made: Plan, old: int | None) -> None:
         raise CommitFailed("Another table has been registered with the same uuid meanwhile; try again")
     paths = [added.file.path for step in made.steps if isinstance(step, DataStep) for added in step.added]
     if doomed := await scheduled.among(tx.conn, paths):
-        raise BadRequest(f"Data file {doomed[0]} was one of a table of the lake, and is about to be deleted")
+        raise BadRequest(doomed_reason(doomed[0]))
 
 
 async def _put_back(

@@ -22,7 +22,7 @@ from mergus.ducklake.connect import Conn
 from mergus.ducklake.types import iceberg_primitive, why_refused
 from mergus.iceberg import schema_change, values
 from mergus.iceberg.schema import Field, JsonValue, List, Map, Schema, Struct, Type, value_json
-from mergus.iceberg.schema_parse import folded
+from mergus.iceberg.schema_parse import MAX_DEPTH, folded
 
 READ: Final = """
     SELECT column_id, begin_snapshot, end_snapshot, column_name, column_type, nulls_allowed, parent_column,
@@ -230,6 +230,8 @@ class _Builder:
 
     def field(self, column: Column, above: tuple[str, ...]) -> Field:
         path = (*above, column.name)
+        if len(path) > MAX_DEPTH:
+            raise Unrepresentable(f"column {path[0]}", f"it is nested deeper than {MAX_DEPTH} levels")
         parts = tuple(self.field(c, path) for c in self.children.get(column.id, ()))
         required = not column.nulls_allowed and not above
         kind = _type(column, parts, path)

@@ -6,6 +6,7 @@ travel in the connection string: a pooler in transaction mode between us and Pos
 """
 
 import select
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -64,15 +65,12 @@ async def check_names(conn: Conn, settings: Settings) -> None:
 
 
 def open_pool(settings: Settings) -> Pool:
-    """A pool that is not open yet. A connection is checked when it is taken, so that a restart of Postgres
-    costs a reconnect and not a failed request."""
-
+    """A pool that is not open yet."""
     return AsyncConnectionPool(
         conninfo(settings),
         min_size=min(settings.pool_min, settings.pool_max),
         max_size=settings.pool_max,
         timeout=settings.pool_timeout,
-        check=_check,
         configure=partial(check_names, settings=settings),
         open=False,
         kwargs={"autocommit": True},
@@ -81,20 +79,44 @@ def open_pool(settings: Settings) -> Pool:
     )
 
 
-async def _check(conn: Conn) -> None:
-    """Raises if Postgres has ended the connection. Nothing can be read from one that is idle and well, which the kernel
-    can tell without a query."""
-    poll = select.poll()
-    poll.register(conn.fileno(), select.POLLIN)
-    if poll.poll(0):
-        await AsyncConnectionPool.check_connection(conn)
-
-
 @asynccontextmanager
 async def connection(pool: Pool) -> AsyncGenerator[Conn]:
     """A connection from the pool; whatever Postgres cannot do just now becomes a 503 that says so."""
-    async with meaningful(), pool.connection() as conn:
-        yield conn
+    async with meaningful():
+        conn = await _take(pool)
+        try:
+            async with conn:
+                yield conn
+        finally:
+            await pool.putconn(conn)
+
+
+async def _take(pool: Pool) -> Conn:
+    """One that lives, so that a restart of Postgres costs a reconnect and not a failed request. The pool's own check
+    would wait a second before it takes the next, then two, then four: with a few dead ones that is too late."""
+    deadline = time.monotonic() + pool.timeout
+    while True:
+        conn = await pool.getconn(deadline - time.monotonic())
+        alive = False
+        try:
+            alive = await _is_alive(conn)
+        finally:
+            if not alive:
+                await pool.putconn(conn)
+        if alive:
+            return conn
+
+
+async def _is_alive(conn: Conn) -> bool:
+    """Nothing can be read from a connection that is idle and well, which the kernel can tell without a query."""
+    poll = select.poll()
+    poll.register(conn.fileno(), select.POLLIN)
+    if poll.poll(0):
+        try:
+            await AsyncConnectionPool.check_connection(conn)
+        except psycopg.OperationalError:
+            return False
+    return True
 
 
 @asynccontextmanager

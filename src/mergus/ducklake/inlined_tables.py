@@ -7,6 +7,9 @@ change of the partitioning needs one, too. A table that has none gets one by the
 row in `ducklake_schema_versions`, and DuckDB itself takes its columns for those that the table began with. So we make
 one wherever a DuckDB session with its default settings would: unless inlining is turned off and never was on.
 
+All of them belong to one role, that of their register `ducklake_inlined_data_tables`, whoever makes them: Postgres lets
+nobody else drop them, and DuckDB sessions drop ours as we drop theirs.
+
 Nobody inlines rows of a table that has a VARIANT or GEOMETRY in it, or a name that is one of the inlined table's own or
 longer than Postgres has names (H49). A few other names DuckDB writes into SQL in a way that Postgres does not take:
 with them no small insert would ever work, so they are refused.
@@ -25,7 +28,7 @@ from mergus.errors import Unsupported
 from mergus.iceberg.schema_parse import folded
 
 # The schema of DuckLake's own tables, whether the table has an inlined one, and the limit of rows that somebody set:
-# for the table, else for its schema, else for the lake.
+# for the table, else for its schema, else for the lake. Then the role that we act as, and the one to make tables as.
 READ_STATE: Final = """
     SELECT n.nspname,
            EXISTS (SELECT FROM ducklake_inlined_data_tables WHERE table_id = %(table_id)s),
@@ -34,7 +37,11 @@ READ_STATE: Final = """
             WHERE m.key = 'data_inlining_row_limit'
               AND (m.scope IS NULL OR (m.scope = 'schema' AND m.scope_id = t.schema_id)
                                    OR (m.scope = 'table' AND m.scope_id = t.table_id))
-            ORDER BY array_position(ARRAY['table', 'schema'], m.scope::text) LIMIT 1)
+            ORDER BY array_position(ARRAY['table', 'schema'], m.scope::text) LIMIT 1),
+           current_setting('role'),
+           (SELECT pg_get_userbyid(r.relowner) FROM pg_class r
+            WHERE r.oid = 'ducklake_inlined_data_tables'::regclass AND pg_get_userbyid(r.relowner) <> current_user
+              AND pg_has_role(r.relowner, 'MEMBER'))
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'ducklake_snapshot'::regclass
 """
 READ_COLUMNS: Final = """
@@ -46,6 +53,7 @@ REGISTER: Final = """
     WHERE NOT EXISTS (SELECT FROM ducklake_inlined_data_tables
                       WHERE table_id = %(table_id)s AND schema_version = %(schema_version)s)
 """
+BECOME: Final = "SELECT set_config('role', %(role)s, true)"
 # Of a version that is not committed yet: only this very transaction can have made one before.
 DROP: Final = "DROP TABLE IF EXISTS {table}"
 CREATE: Final = "CREATE TABLE {table} (row_id bigint, begin_snapshot bigint, end_snapshot bigint, {columns})"
@@ -98,7 +106,7 @@ async def add(tx: Commit, table_id: int) -> None:
     """
     key = {"table_id": table_id}
     state = await (await tx.conn.execute(READ_STATE, key)).fetchone()
-    schema, has_one, limit = state or ("", False, None)
+    schema, has_one, limit, role, owner = state or ("", False, None, "none", None)
     if limit == "0" and not has_one:
         return
     columns = [_Column(*row) for row in await (await tx.conn.execute(READ_COLUMNS, key)).fetchall()]
@@ -111,8 +119,12 @@ async def add(tx: Commit, table_id: int) -> None:
         "table": sql.Identifier(schema, name),
         "columns": sql.SQL(", ").join(sql.SQL("{} {}").format(_identifier(c.name), _type(c.type)) for c in top),
     }
+    if owner is not None:
+        await tx.conn.execute(BECOME, {"role": owner})
     for statement in (DROP, CREATE):
         await tx.conn.execute(sql.SQL(statement).format(**parts))
+    if owner is not None:
+        await tx.conn.execute(BECOME, {"role": role})
     await tx.conn.execute(REGISTER, {**key, "name": name, "schema_version": tx.altered_schema_version})
 
 

@@ -18,7 +18,7 @@ from mergus.ducklake import session
 from mergus.ducklake.columns import Unrepresentable
 from mergus.errors import ServiceUnavailable, SetupError
 from mergus.iceberg.schema import Field, List, Map, Schema, Struct, Type
-from mergus.iceberg.schema_parse import with_fresh_ids
+from mergus.iceberg.schema_parse import MAX_DEPTH, with_fresh_ids
 
 PRIMITIVES: Final = {
     "boolean": "boolean",
@@ -122,6 +122,8 @@ def schema_of(names: list[str], types: list[Any]) -> Schema:
 
 
 def _field(name: str, kind: Any, ids: Any, path: tuple[str, ...], *, required: bool = False) -> Field:  # noqa: ANN401
+    if len(path) > MAX_DEPTH:
+        raise Unrepresentable(f"column {path[0]}", f"it is nested deeper than {MAX_DEPTH} levels")
     number = next(ids)
     return Field(number, name, _type(kind, ids, path), required)
 

@@ -1,5 +1,7 @@
 """The embedded S3 store: SeaweedFS from a wheel, in one process, on the loopback address."""
 
+import base64
+import hashlib
 import json
 import shutil
 import signal
@@ -13,6 +15,8 @@ from mergus.errors import SetupError
 from mergus.process import Child, stop_leftover
 
 REGION = "us-east-1"
+# What keys for clients are made of: it may do everything here, and each of its keys only what a session policy says.
+ROLE_ARN = "arn:aws:iam::role/mergus-vended"
 
 
 class Seaweed:
@@ -23,7 +27,8 @@ class Seaweed:
         pid_file = folder / "weed.pid"
         stop_leftover(pid_file, folder, signal.SIGTERM)
         self.port = state.port("s3", port)
-        write_private(folder / "iam.json", json.dumps(self._identities()))
+        signing_key = hashlib.sha256(state.secret("s3_sts_key").encode()).digest()
+        write_private(folder / "iam.json", json.dumps(self._identities() | _sts(signing_key)))
         # Every port is named, so that several can run on one machine. -disableHttp: the filer's own port would
         # serve objects without asking for keys. Paths are relative to the working directory: that of a Unix socket
         # may have 107 characters at most, and -dir is a list parted by commas.
@@ -62,6 +67,29 @@ class Seaweed:
     def _identities(self) -> dict[str, object]:
         keys = {"accessKey": self.access_key, "secretKey": self.secret_key}
         return {"identities": [{"name": "mergus", "credentials": [keys], "actions": ["Admin"]}]}
+
+
+def _sts(signing_key: bytes) -> dict[str, object]:
+    """Whoever has the one pair of keys may take on the one role."""
+    everything = {"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*", "arn:aws:s3:::*/*"]}
+    trusted = {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": ["sts:AssumeRole"]}
+    role = {
+        "roleName": ROLE_ARN.rpartition("/")[2],
+        "roleArn": ROLE_ARN,
+        "trustPolicy": {"Version": "2012-10-17", "Statement": [trusted]},
+        "attachedPolicies": ["lake"],
+    }
+    return {
+        "sts": {
+            "tokenDuration": "1h",
+            "maxSessionLength": "12h",
+            "issuer": "mergus",
+            "signingKey": base64.b64encode(signing_key).decode(),
+        },
+        "policy": {"defaultEffect": "Deny", "storeType": "memory"},
+        "policies": [{"name": "lake", "document": {"Version": "2012-10-17", "Statement": [everything]}}],
+        "roles": [role],
+    }
 
 
 def _weed() -> str:

@@ -13,7 +13,7 @@ from mergus.ducklake.connect import connect
 from mergus.ducklake.metadata import read_metadata
 from mergus.ducklake.session import publish_extensions
 from mergus.embedded.postgres import Postgres
-from mergus.embedded.seaweed import REGION, Seaweed
+from mergus.embedded.seaweed import REGION, ROLE_ARN, Seaweed
 from mergus.embedded.state import StateDir
 from mergus.process import Child
 from mergus.storage.location import Location
@@ -60,6 +60,8 @@ def running(state: StateDir, settings: Settings, progress: Progress, *, durable:
                 "s3_secret_access_key": SecretStr(seaweed.secret_key),
                 "s3_session_token": None,
                 "s3_path_style": True,
+                "sts_role_arn": ROLE_ARN,
+                "sts_endpoint": seaweed.endpoint,
             }
         effective = settings.model_copy(update=found)
         if ensure_place(Location.parse(data_path), effective):
@@ -95,6 +97,8 @@ def connection_values(state: StateDir, settings: Settings, uri: str | None, data
         "AWS_ACCESS_KEY_ID": settings.s3_access_key_id,
         "AWS_SECRET_ACCESS_KEY": secret.get_secret_value() if secret else None,
         "AWS_SESSION_TOKEN": token.get_secret_value() if token else None,
+        "MERGUS_STS_ROLE_ARN": settings.sts_role_arn,
+        "MERGUS_STS_ENDPOINT": settings.sts_endpoint,
         "MERGUS_DUCKDB_EXTENSIONS": str(publish_extensions(state.folder("extensions"))),
     }
     return {key: value for key, value in values.items() if value is not None}

@@ -59,6 +59,8 @@ class GivenTable:
     location: str
     last_column_id: int
     schema: Schema
+    # all that there are, by id
+    schemas: Mapping[int, Schema]
     written_specs: Mapping[int, PartitionSpec]
     specs: Mapping[int, PartitionSpec]
     default_spec_id: int
@@ -77,6 +79,10 @@ class GivenTable:
         ids = {f.id for f in self.schema.walk()}
         fields = self.written_specs[spec_id].fields
         return tuple(value for f, value in zip(fields, partition, strict=True) if f.source_id in ids)
+
+    def schema_of(self, snapshot: GivenSnapshot) -> Schema | None:
+        """That readers go by. A snapshot that says none is read by that of now."""
+        return self.schema if snapshot.schema_id is None else self.schemas.get(snapshot.schema_id)
 
     @property
     def ancestry(self) -> list[GivenSnapshot]:
@@ -102,7 +108,7 @@ def parse(data: bytes) -> GivenTable:
         raise Unsupported(f"Format version {version} is not supported; tables of 1, 2 and 3 are read")
     if json.has("encryption-keys") and json.value("encryption-keys"):
         raise Unsupported("A table with encryption keys is not supported: encrypted files cannot be read")
-    schema = _schema(json, version)
+    schemas, schema = _schemas(json, version)
     written = _specs(json, version)
     default_spec_id = json.int32("default-spec-id") if json.has("default-spec-id") else min(written)
     if default_spec_id not in written:
@@ -118,6 +124,7 @@ def parse(data: bytes) -> GivenTable:
         location=_location(json),
         last_column_id=max(json.int32("last-column-id"), schema.highest_field_id),
         schema=schema,
+        schemas=schemas,
         written_specs=written,
         specs={i: _fitting_spec(spec, ids, version) for i, spec in written.items()},
         default_spec_id=default_spec_id,
@@ -162,17 +169,25 @@ def _location(json: JsonObject) -> str:
     return location
 
 
-def _schema(json: JsonObject, version: int) -> Schema:
-    """Of now. One of version 1 may have no other, and that under another name."""
+def _schemas(json: JsonObject, version: int) -> tuple[dict[int, Schema], Schema]:
+    """And that of now. One of version 1 may have no other, and that under another name. Of older ones, those that
+    cannot be read are left out."""
     if not json.has("schemas"):
         if version > 1:
             raise ValueError("it has no schemas")
-        return parse_schema(json.value("schema"))
+        return {}, parse_schema(json.value("schema"))
     current = json.int32("current-schema-id")
+    found: dict[int, Schema] = {}
     for part, value in zip(json.parts("schemas"), json.value("schemas"), strict=True):
-        if (part.maybe_int32("schema-id") or 0) == current:
-            return parse_schema(value)
-    raise ValueError(f"the current schema is {current}, and there is no such schema")
+        schema_id = part.maybe_int32("schema-id") or 0
+        try:
+            found.setdefault(schema_id, parse_schema(value))
+        except (ValueError, Unsupported):
+            if schema_id == current:
+                raise
+    if current not in found:
+        raise ValueError(f"the current schema is {current}, and there is no such schema")
+    return found, found[current]
 
 
 def _specs(json: JsonObject, version: int) -> dict[int, PartitionSpec]:

@@ -23,7 +23,8 @@ from mergus.iceberg.single_value import parse_default
 
 Untyped: TypeAlias = Any
 
-MAX_DEPTH: Final = 100
+# A struct takes three levels of JSON, and what writes our answers (orjson) goes 254 levels deep.
+MAX_DEPTH: Final = 80
 MAX_FIELDS: Final = 10_000
 # Ids above it are those of Iceberg's metadata columns.
 MAX_FIELD_ID: Final = 2**31 - 1 - 200

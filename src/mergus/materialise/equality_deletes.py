@@ -115,10 +115,24 @@ async def resolve(
     objects: Objects, deletes: Sequence[EqualityDelete], candidates: Sequence[Candidate]
 ) -> dict[str, BitMap64]:
     """Positions by the path of the data file, deleted before or not; of files that have any."""
+    found = await _resolve(objects, deletes, candidates, apart=False)
+    return {path: BitMap64.union(*by_delete.values()) for path, by_delete in found.items()}
+
+
+async def resolve_apart(
+    objects: Objects, deletes: Sequence[EqualityDelete], candidates: Sequence[Candidate]
+) -> dict[str, dict[str, BitMap64]]:
+    """The same, told apart by the paths of the delete files."""
+    return await _resolve(objects, deletes, candidates, apart=True)
+
+
+async def _resolve(
+    objects: Objects, deletes: Sequence[EqualityDelete], candidates: Sequence[Candidate], *, apart: bool
+) -> dict[str, dict[str, BitMap64]]:
     if (total := sum(x.record_count for x in deletes)) > MOST_KEYS:
         raise Unsupported(f"The commit has {total} equality deletes, and {MOST_KEYS} can be resolved at once")
     scoped: defaultdict[_Place | None, list[_KeySet]] = defaultdict(list)
-    for keys in await _key_sets(objects, deletes):
+    for keys in await _key_sets(objects, deletes, apart=apart):
         scoped[keys.scope.place].append(keys)
     work: list[tuple[Candidate, list[_KeySet]]] = []
     for file in candidates:
@@ -126,7 +140,7 @@ async def resolve(
         if found := [keys for keys in about if keys.may_be_in(file)]:
             work.append((file, found))
 
-    async def one(item: tuple[Candidate, list[_KeySet]]) -> BitMap64:
+    async def one(item: tuple[Candidate, list[_KeySet]]) -> dict[str, BitMap64]:
         return await asyncio.to_thread(_matching, objects, *item)
 
     positions = await each(one, work, READS_AT_ONCE)
@@ -135,11 +149,13 @@ async def resolve(
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What deletes must have in common to be looked up together. A place of None is everywhere."""
+    """What deletes must have in common to be looked up together. A place of None is everywhere; a path is that of the
+    one file that they are in, if it matters."""
 
     place: _Place | None
     sequence_number: int
     ids: tuple[int, ...]
+    path: str = ""
 
 
 class _KeySet:
@@ -201,7 +217,7 @@ def _partition_key(partition: tuple[PartitionValue, ...]) -> tuple[PartitionValu
     return tuple("NaN" if isinstance(x, float) and math.isnan(x) else x for x in partition)
 
 
-async def _key_sets(objects: Objects, deletes: Sequence[EqualityDelete]) -> list[_KeySet]:
+async def _key_sets(objects: Objects, deletes: Sequence[EqualityDelete], *, apart: bool) -> list[_KeySet]:
     async def one(delete: EqualityDelete) -> dict[int, Untyped]:
         return await asyncio.to_thread(_read_keys, objects, delete)
 
@@ -210,7 +226,7 @@ async def _key_sets(objects: Objects, deletes: Sequence[EqualityDelete]) -> list
     for delete, keys in zip(deletes, await each(one, deletes, READS_AT_ONCE), strict=True):
         ids = tuple(sorted(set(delete.equality_ids)))
         place = (delete.spec_id, _partition_key(delete.partition)) if delete.partition else None
-        scope = _Scope(place, delete.sequence_number, ids)
+        scope = _Scope(place, delete.sequence_number, ids, delete.path if apart else "")
         scopes[scope].append(keys)
         fields[scope] = [delete.fields[i] for i in ids]
     found: list[_KeySet] = []
@@ -251,9 +267,9 @@ def _read_keys(objects: Objects, delete: EqualityDelete) -> dict[int, Untyped]:
     return {i: _arrow.concat_arrays([empty, *(part[i] for part in parts)]) for i, empty in blank.items()}
 
 
-def _matching(objects: Objects, file: Candidate, sets: Sequence[_KeySet]) -> BitMap64:
+def _matching(objects: Objects, file: Candidate, sets: Sequence[_KeySet]) -> dict[str, BitMap64]:
     fields = list({field.id: field for keys in sets for field in keys.fields}.values())
-    found = BitMap64()
+    found: defaultdict[str, BitMap64] = defaultdict(BitMap64)
     at = 0
     try:
         opened = _parquet.ParquetFile(objects.open(Location.parse(file.path)))
@@ -261,7 +277,8 @@ def _matching(objects: Objects, file: Candidate, sets: Sequence[_KeySet]) -> Bit
         for columns, count in _columns(opened, fields, names):
             for keys in sets:
                 rows: list[int] = _compute.indices_nonzero(keys.matches(columns)).to_pylist()
-                found.update(at + row for row in rows)
+                if rows:
+                    found[keys.scope.path].update(at + row for row in rows)
             at += count
     except (OSError, ValueError, _arrow.ArrowException) as e:
         raise Unsupported(f"Equality deletes cannot be resolved: data file {file.path} cannot be read: {e}") from None

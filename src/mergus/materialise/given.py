@@ -1,4 +1,4 @@
-"""The files of a snapshot that another catalog's writers have made: all that its manifests list and have not removed.
+"""The files of snapshots that another catalog's writers have made: all that manifests list and have not removed.
 
 Nothing here was written for us or by us, and nothing is believed: no place is read that `check` does not allow, what is
 read is bounded, before and after it is unpacked, and whatever is wrong with it is a 4xx that names the object.
@@ -10,7 +10,7 @@ about older files alone, and in version 3 the ids of rows. Version 1 has none of
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from mergus.errors import BadRequest, Unsupported
 from mergus.iceberg import manifest, manifest_list
@@ -32,6 +32,7 @@ from mergus.materialise.incoming import (
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
+PUFFIN: Final = "PUFFIN"
 _SPEC_ID: Final = "partition-spec-id"
 # of a manifest that nobody has counted
 _NOTHING: Final = (0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -46,10 +47,15 @@ class GivenFile:
     file: DataFile
 
 
+DeleteKey: TypeAlias = tuple[str, int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class GivenFiles:
-    data: list[GivenFile]
-    deletes: list[GivenFile]
+    """Data files by path; deletes by path, and by their place in it if others are in the same file."""
+
+    data: Mapping[str, GivenFile]
+    deletes: Mapping[DeleteKey, GivenFile]
 
 
 async def read_object(objects: Objects, check: Check, path: str, most: int, what: str) -> bytes:
@@ -63,32 +69,90 @@ async def read_object(objects: Objects, check: Check, path: str, most: int, what
     return found
 
 
-async def live_files(
-    objects: Objects, check: Check, snapshot: GivenSnapshot, specs: Mapping[int, PartitionSpec], format_version: int
-) -> GivenFiles:
-    allowance = Allowance(MOST_UNPACKED)
-    listed = await _listed(objects, check, snapshot, allowance)
-    places = {file.manifest_path: check(file.manifest_path) for file in listed}
-    # to unpack is work of the processor alone, and one after the other they cannot exceed what they share
-    unpacking = asyncio.Lock()
+class GivenSnapshots:
+    """Of one table, read one after the other, a manifest once for all that list it in a row. Together they are held to
+    what one may have."""
 
-    async def one(file: ManifestFile) -> list[GivenFile]:
-        data = await _manifest(objects, places[file.manifest_path], file)
-        async with unpacking:
-            return await asyncio.to_thread(_live, file, data, allowance, specs, format_version)
+    def __init__(self, objects: Objects, check: Check, specs: Mapping[int, PartitionSpec], format_version: int) -> None:
+        self._objects = objects
+        self._check = check
+        self._specs = specs
+        self._format_version = format_version
+        self._allowance = Allowance(MOST_UNPACKED)
+        self._bytes = MOST_PER_COMMIT
+        # of the snapshot that was read last
+        self._manifests: dict[str, tuple[ManifestFile, list[GivenFile]]] = {}
+        # of all that were read: a file is in memory once, however many manifests list it
+        self._files: dict[tuple[int, str, int | None], GivenFile] = {}
 
-    found = GivenFiles([], [])
-    seen: set[tuple[int, str, int | None]] = set()
-    for files in await each(one, listed, READS_AT_ONCE):
-        for given in files:
-            file = given.file
-            key = (file.content, file.file_path, file.content_offset)
-            if key in seen:
-                raise BadRequest(f"Snapshot {snapshot.snapshot_id} lists a file twice: {file.file_path}")
-            seen.add(key)
-            check(file.file_path)
-            (found.data if file.content == DATA else found.deletes).append(given)
-    return found
+    async def live_files(self, snapshot: GivenSnapshot) -> GivenFiles:
+        listed = await _listed(self._objects, self._check, snapshot, self._allowance)
+        places = {file.manifest_path: self._check(file.manifest_path) for file in listed}
+        held = {path: files for path, (_, files) in self._manifests.items()}
+        wanted = [file for file in listed if not self._is_held(file)]
+        self._bytes -= sum(file.manifest_length for file in wanted)
+        if self._bytes < 0:
+            raise Unsupported(f"The table has manifests of more than {MOST_PER_COMMIT} bytes, which are not read")
+        # to unpack is work of the processor alone, and one after the other they cannot exceed what they share
+        unpacking = asyncio.Lock()
+
+        async def one(file: ManifestFile) -> list[GivenFile]:
+            data = await _manifest(self._objects, places[file.manifest_path], file)
+            async with unpacking:
+                return await asyncio.to_thread(_live, file, data, self._allowance, self._specs, self._format_version)
+
+        for file, files in zip(wanted, await each(one, wanted, READS_AT_ONCE), strict=True):
+            held[file.manifest_path] = [self._known(given) for given in files]
+        self._manifests = {file.manifest_path: (file, held[file.manifest_path]) for file in listed}
+        return self._together(snapshot)
+
+    def _is_held(self, file: ManifestFile) -> bool:
+        """A list from before row ids has none for a manifest that a later one gives some."""
+        if file.manifest_path not in self._manifests:
+            return False
+        held, _ = self._manifests[file.manifest_path]
+        return _inherited(held) == _inherited(file) and file.first_row_id in (None, held.first_row_id)
+
+    def _known(self, given: GivenFile) -> GivenFile:
+        file = given.file
+        held = self._files.setdefault((file.content, file.file_path, file.content_offset), given)
+        if held is not given:
+            if _facts(held) != _facts(given) or file.first_row_id not in (None, held.file.first_row_id):
+                raise BadRequest(f"File {file.file_path} is listed as two that differ")
+        else:
+            self._check(file.file_path)
+        return held
+
+    def _together(self, snapshot: GivenSnapshot) -> GivenFiles:
+        found: dict[str, GivenFile] = {}
+        deletes: dict[DeleteKey, GivenFile] = {}
+        count = 0
+        for _, files in self._manifests.values():
+            count += len(files)
+            for given in files:
+                if given.file.content == DATA:
+                    found[given.file.file_path] = given
+                else:
+                    deletes[given.file.file_path, given.file.content_offset] = given
+        if len(found) + len(deletes) < count:
+            raise BadRequest(f"Snapshot {snapshot.snapshot_id} lists a file twice")
+        return GivenFiles(found, deletes)
+
+
+def _inherited(file: ManifestFile) -> tuple[int, ...]:
+    """What its entries have from it."""
+    return file.content, file.partition_spec_id, file.sequence_number, file.manifest_length
+
+
+def _facts(given: GivenFile) -> tuple[object, ...]:
+    """What does not change of a file that stays: metrics may be written anew, and less of them."""
+    file = given.file
+    return (
+        # as text: a NaN does not equal itself
+        *(given.spec_id, given.sequence_number, file.file_format, repr(file.partition), file.record_count),
+        *(file.file_size_in_bytes, file.content_size_in_bytes, tuple(file.equality_ids or ())),
+        file.referenced_data_file if file.file_format == PUFFIN else None,
+    )
 
 
 async def _listed(
@@ -112,8 +176,8 @@ async def _listed(
             raise Unsupported(f"Manifest {file.manifest_path} is encrypted")
         if not 0 <= file.manifest_length <= MOST_PER_OBJECT:
             raise Unsupported(f"Manifest {file.manifest_path} has {file.manifest_length} bytes")
-    if (total := sum(file.manifest_length for file in found)) > MOST_PER_COMMIT:
-        raise Unsupported(f"The table has manifests of {total} bytes, and {MOST_PER_COMMIT} at most are read")
+    if len({file.manifest_path for file in found}) < len(found):
+        raise BadRequest(f"Snapshot {snapshot.snapshot_id} lists a manifest twice")
     return found
 
 

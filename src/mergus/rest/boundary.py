@@ -23,6 +23,8 @@ from mergus.catalog.lake import Lake
 from mergus.errors import PayloadTooLarge
 from mergus.metrics import IN_FLIGHT, LATENCY, REQUESTS
 from mergus.rest import errors, ready_tables
+from mergus.rest.answer_headers import security
+from mergus.rest.limits import MAX_DEPTH, Nesting
 
 REQUEST_ID_HEADER = "X-Request-ID"
 OPERATION = "mergus.operation"
@@ -73,7 +75,8 @@ class Boundary:
                 status = message["status"]
                 sent = list(message["headers"])
                 known = {name.lower() for name, _ in sent}
-                added = [header for header in _EVERYWHERE if header[0] not in known]
+                everywhere = (*_EVERYWHERE, *security(scope.get("scheme", "http")))
+                added = [header for header in everywhere if header[0] not in known]
                 message["headers"] = [*sent, *added, (REQUEST_ID_HEADER.lower().encode(), rid.encode())]
             await send(message)
 
@@ -99,8 +102,9 @@ class Boundary:
         return PayloadTooLarge(f"The request body is larger than {self._max_body_bytes} bytes")
 
     def _bounded(self, receive: Receive) -> Receive:
-        """Counts a body that does not say its length; FastAPI lets an HTTPException through as it is."""
+        """Counts a body that does not say its length, and levels; FastAPI lets an HTTPException through as it is."""
         size = 0
+        nesting = Nesting()
 
         async def bounded_receive() -> Message:
             nonlocal size
@@ -108,6 +112,9 @@ class Boundary:
             size += len(message.get("body", b""))
             if size > self._max_body_bytes:
                 raise HTTPException(413, self._too_large().message)
+            body = message.get("body", b"")
+            if nesting.is_too_deep(body, is_last=not message.get("more_body", False)):
+                raise HTTPException(400, f"The request body is nested deeper than {MAX_DEPTH} levels")
             return message
 
         return bounded_receive

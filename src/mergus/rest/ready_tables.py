@@ -18,6 +18,7 @@ from mergus.catalog.load_table import load_cached
 from mergus.catalog.table_cache import Body, Snapshots
 from mergus.errors import ApiError
 from mergus.iceberg.namespace import Namespace
+from mergus.rest.answer_headers import security
 from mergus.rest.request import decode_segment
 
 OPERATION: Final = "loadTable"
@@ -81,7 +82,7 @@ class ReadyTables:
         if body is None or not context.authorised:
             return 0
         status, sent, data = await answer_with(body, headers)
-        sent.append((b"x-request-id", request_id.encode()))
+        sent += [(b"x-request-id", request_id.encode()), *security(scope.get("scheme", "http"))]
         await send({"type": "http.response.start", "status": status, "headers": sent})
         await send({"type": "http.response.body", "body": data})
         return status

@@ -1,0 +1,818 @@
+"""Tokens of an outside issuer: a real one, refused in every way of being wrong, and not for being silent."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import jwt
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mergus.access.oidc import LEEWAY, MAX_TOKEN_LENGTH, Claims, Oidc, issuer_of
+from mergus.access.oidc_fetch import MAX_DOCUMENT_BYTES, MAX_KEYS
+from mergus.access.oidc_keys import Pace
+from mergus.config import Settings
+from mergus.errors import NotAuthorized, ServiceUnavailable, SetupError
+from tests.support.oidc_issuer import (
+    AUDIENCE,
+    DISCOVERY,
+    JWKS,
+    Issuer,
+    Odd,
+    SigningKey,
+    as_json,
+    certificate,
+    issuer,
+    private_key,
+)
+
+T = TypeVar("T")
+
+# Refusals wait for the next fetch: here that is soon.
+QUICK = Pace(between=0.05, timeout=10)
+
+
+@pytest.fixture
+def idp() -> Iterator[Issuer]:
+    with issuer() as running:
+        yield running
+
+
+def settings_of(idp: Issuer, **changes: Any) -> Settings:
+    values = {"auth": "oidc", "oidc_issuer": idp.url, "oidc_audience": AUDIENCE, **changes}
+    return Settings(**values)
+
+
+def run(idp: Issuer, body: Callable[[Oidc], Awaitable[T]], pace: Pace = QUICK, **changes: Any) -> T:
+    async def main() -> T:
+        oidc = Oidc(settings_of(idp, **changes), pace)
+        try:
+            return await body(oidc)
+        finally:
+            await oidc.close()
+
+    return asyncio.run(main())
+
+
+def verified(idp: Issuer, token: str, **changes: Any) -> Claims:
+    return run(idp, lambda oidc: oidc.verify(token), **changes)
+
+
+def refusal(idp: Issuer, token: str, **changes: Any) -> str:
+    """Why the token is refused, after making sure that the answer has nothing of it."""
+    with pytest.raises(NotAuthorized) as caught:
+        verified(idp, token, **changes)
+    assert all(part not in caught.value.message for part in token.split(".") if len(part) > 6)
+    return caught.value.message
+
+
+def part(content: Any) -> str:
+    raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def signed_with_secret(idp: Issuer, secret: bytes, **header: Any) -> str:
+    text = f"{part({'alg': 'HS256', 'typ': 'JWT', **header})}.{part(idp.usual())}"
+    return f"{text}.{part(hmac.new(secret, text.encode(), hashlib.sha256).digest())}"
+
+
+class TestAGoodToken:
+    @pytest.mark.parametrize("alg", ["RS256", "PS512", "ES256", "ES384", "ES512", "EdDSA"])
+    def test_is_taken_for_what_it_says(self, alg: str, idp: Issuer) -> None:
+        idp.keys = [SigningKey("k", alg, private_key(alg))]
+        token = idp.token(roles=["reader", "writer"], scope="ns:sales:r x")
+        claims = verified(idp, token, oidc_algorithms=alg)
+        assert claims.principal == "alice"
+        assert claims.roles == {"reader", "writer"}
+        assert claims.scope == "ns:sales:r x"
+        assert abs(claims.expires_at - time.time() - idp.seconds) < 5
+
+    def test_of_the_token_endpoint_too(self, idp: Issuer) -> None:
+        form = {"grant_type": "client_credentials", "scope": "a b"}
+        found = [
+            httpx.post(f"{idp.url}/token", data=form, auth=("spark", "spark-secret")),
+            httpx.post(f"{idp.url}/token", data={**form, "client_id": "spark", "client_secret": "spark-secret"}),
+        ]
+        for answer in found:
+            claims = verified(idp, answer.json()["access_token"])
+            assert (claims.principal, claims.scope) == ("spark", "a b")
+        wrong = [
+            httpx.post(f"{idp.url}/token", data=form, auth=("spark", "other")),
+            httpx.post(f"{idp.url}/token", data={**form, "client_id": "spark"}),
+            httpx.post(f"{idp.url}/token", data={"grant_type": "password"}, auth=("spark", "spark-secret")),
+        ]
+        assert [answer.status_code for answer in wrong] == [401, 401, 400]
+
+    def test_of_an_issuer_with_a_path(self) -> None:
+        for path in ("/realms/lake", "/realms/lake/"):
+            with issuer() as idp:
+                idp.path = path.rstrip("/")
+                idp.odd[DISCOVERY] = as_json({**idp.discovery(), "issuer": idp.url.rstrip("/") + path[12:]})
+                named = idp.url + path[12:]
+                assert verified(idp, idp.token(iss=named), oidc_issuer=named).principal == "alice"
+
+    def test_may_be_for_others_too(self, idp: Issuer) -> None:
+        assert verified(idp, idp.token(aud=["other", AUDIENCE])).principal == "alice"
+
+    @pytest.mark.parametrize("typ", [None, "JWT", "at+jwt", "application/at+jwt", "AT+JWT"])
+    def test_may_have_the_type_of_an_access_token(self, typ: str | None, idp: Issuer) -> None:
+        assert verified(idp, idp.token(headers={"typ": typ})).principal == "alice"
+
+    def test_may_be_a_little_late_or_early(self, idp: Issuer) -> None:
+        now = int(time.time())
+        assert verified(idp, idp.token(exp=now - LEEWAY + 10, nbf=now - 100))
+        assert verified(idp, idp.token(nbf=now + LEEWAY - 10, iat=None))
+
+    def test_is_looked_at_once_and_is_over_when_it_has_expired(self, idp: Issuer) -> None:
+        async def body(oidc: Oidc) -> None:
+            token = idp.token(exp=int(time.time()) - LEEWAY + 2)
+            first = await oidc.verify(token)
+            assert await oidc.verify(token) is first
+            await asyncio.sleep(2.1)
+            with pytest.raises(NotAuthorized, match="expired"):
+                await oidc.verify(token)
+
+        run(idp, body)
+        assert idp.fetches == 1
+
+    def test_tells_its_issuer_before_it_is_checked(self, idp: Issuer) -> None:
+        assert issuer_of(idp.token()) == idp.url
+        assert issuer_of(idp.token(iss="other") + "A") == "other"
+        deep = b"[" * 10_000
+        for wrong in ("", "a.b", "a.b.c", f"a.{part([1])}.c", f"a.{part({'iss': 1})}.c", f"a.{part(deep)}.c"):
+            assert issuer_of(wrong) is None
+        assert issuer_of(idp.token(more="x" * MAX_TOKEN_LENGTH)) is None
+
+
+class TestClaimsThatAreRefused:
+    @pytest.mark.parametrize("iss", ["https://example.com", "", 1, ["x"]])
+    def test_another_issuer(self, iss: Any, idp: Issuer) -> None:
+        key = idp.keys[0]
+        claims = json.dumps(idp.usual(iss=iss)).encode()
+        token = jwt.api_jws.encode(claims, key.private, key.alg, headers={"kid": key.kid})
+        assert "of another issuer" in refusal(idp, token)
+
+    def test_an_issuer_with_a_slash_more(self, idp: Issuer) -> None:
+        assert "of another issuer" in refusal(idp, idp.token(iss=f"{idp.url}/"))
+
+    @pytest.mark.parametrize("name", ["iss", "aud", "exp", "nbf"])
+    def test_one_that_is_missing(self, name: str, idp: Issuer) -> None:
+        assert refusal(idp, idp.token(**{name: None})) == f"The token has no {name}"
+
+    @pytest.mark.parametrize("aud", ["other", ["other", "another"], "mergus2", {"mergus": 1}, 1, [AUDIENCE, 1]])
+    def test_another_audience(self, aud: Any, idp: Issuer) -> None:
+        assert "for another audience" in refusal(idp, idp.token(aud=aud))
+
+    @pytest.mark.parametrize("aud", [[], ""])
+    def test_no_audience(self, aud: Any, idp: Issuer) -> None:
+        assert refusal(idp, idp.token(aud=aud)) == "The token has no aud"
+
+    def test_the_past(self, idp: Issuer) -> None:
+        now = int(time.time())
+        assert "expired" in refusal(idp, idp.token(exp=now - LEEWAY - 1))
+        # nor need its issuer be asked
+        assert idp.requests.total() == 0
+
+    @pytest.mark.parametrize("name", ["nbf", "iat"])
+    def test_the_future(self, name: str, idp: Issuer) -> None:
+        later: dict[str, Any] = {name: int(time.time()) + LEEWAY + 10}
+        assert "not good yet" in refusal(idp, idp.token(**later))
+
+    @pytest.mark.parametrize("name", ["exp", "nbf"])
+    @pytest.mark.parametrize("value", [True, "text", [], {}, float("inf"), float("nan"), 10**15, "4000000000"])
+    def test_a_time_that_is_none(self, name: str, value: Any, idp: Issuer) -> None:
+        assert refusal(idp, idp.token(**{name: value}))
+
+    @pytest.mark.parametrize("sub", [None, "", " ", " alice", "a\nb", "a\0b", "\u202eecila", "\ud800", "x" * 257])
+    def test_a_principal_that_has_no_name(self, sub: Any, idp: Issuer) -> None:
+        assert "has no sub" in refusal(idp, idp.token(sub=sub))
+
+    @pytest.mark.parametrize("found", [1, True, ["alice"], {"name": "alice"}])
+    def test_a_principal_that_is_no_text(self, found: Any, idp: Issuer) -> None:
+        assert "has no who" in refusal(idp, idp.token(who=found), oidc_principal_claim="who")
+
+    @pytest.mark.parametrize("typ", ["logout+jwt", "dpop+jwt", "secevent+jwt", 1])
+    def test_a_token_for_another_purpose(self, typ: Any, idp: Issuer) -> None:
+        assert "another purpose" in refusal(idp, idp.token(headers={"typ": typ}))
+
+
+class TestSignaturesThatAreRefused:
+    def test_none(self, idp: Issuer) -> None:
+        for alg in ("none", "None", "NONE", ""):
+            head, claims = part({"alg": alg, "kid": "first"}), part(idp.usual())
+            for signature in ("", part(b"x")):
+                assert refusal(idp, f"{head}.{claims}.{signature}")
+        # not even if settings should ask for it
+        wrong = settings_of(idp).model_copy(update={"oidc_algorithms": "none HS256"})
+        token = f"{part({'alg': 'none'})}.{part(idp.usual())}.{part(b'x')}"
+        for sent in (token, signed_with_secret(idp, b"")):
+            with pytest.raises(NotAuthorized, match="algorithm"):
+                asyncio.run(Oidc(wrong).verify(sent))
+
+    def test_the_public_key_taken_for_a_secret(self, idp: Issuer) -> None:
+        public = idp.keys[0].private.public_key()
+        pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        jwk = json.dumps(idp.keys[0].jwk).encode()
+        for secret in (pem, pem.strip(), der, jwk, b""):
+            assert "algorithm" in refusal(idp, signed_with_secret(idp, secret, kid="first"))
+            # nor under the name of another algorithm
+            assert refusal(idp, signed_with_secret(idp, secret, kid="first", alg="RS256"))
+
+    def test_an_algorithm_that_is_not_allowed(self, idp: Issuer) -> None:
+        token = idp.token(SigningKey("first", "PS256", idp.keys[0].private))
+        idp.keys = [SigningKey("first", "RS256", idp.keys[0].private, {"alg": None})]
+        assert "algorithm" in refusal(idp, token)
+        assert idp.requests.total() == 0
+        assert verified(idp, token, oidc_algorithms="PS256").principal == "alice"
+
+    def test_an_algorithm_that_the_key_is_not_for(self, idp: Issuer) -> None:
+        idp.keys = [SigningKey("first", "RS256", idp.keys[0].private)]
+        token = idp.token(SigningKey("first", "RS512", idp.keys[0].private))
+        assert "does not have" in refusal(idp, token, oidc_algorithms="RS256 RS512")
+
+    @pytest.mark.parametrize(("published", "used"), [("RS256", "ES256"), ("ES256", "RS256"), ("ES384", "ES256")])
+    def test_a_key_of_another_kind(self, published: str, used: str, idp: Issuer) -> None:
+        idp.keys = [SigningKey("k", published, private_key(published), {"alg": None})]
+        token = idp.token(SigningKey("k", used, private_key(used)))
+        assert "does not have" in refusal(idp, token, oidc_algorithms=f"{published} {used}")
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            {"use": "enc"},
+            {"use": ["sig"]},
+            {"key_ops": ["encrypt"]},
+            {"key_ops": "verify"},
+            {"alg": "RSA-OAEP"},
+            {"kty": "oct", "k": "AAAA"},
+            {"d": "AQAB"},
+            {"n": "!"},
+            {"n": 1},
+            {"e": None},
+            {"kid": 1},
+            {"crv": [], "kty": "EC"},
+        ],
+    )
+    def test_a_key_that_is_for_something_else_or_broken(self, said: dict[str, Any], idp: Issuer) -> None:
+        idp.keys = [
+            SigningKey("first", "RS256", private_key("RS256"), said),
+            SigningKey("e", "ES256", private_key("ES256")),
+        ]
+        assert "does not have" in refusal(idp, idp.token(idp.keys[0]))
+        assert verified(idp, idp.token(idp.keys[1])).principal == "alice"
+
+    def test_a_key_that_is_too_short(self, idp: Issuer) -> None:
+        idp.keys = [SigningKey("first", "RS256", private_key("RS256", bits=1024))]
+        with pytest.warns(jwt.InsecureKeyLengthWarning):
+            token = idp.token()
+        assert "does not have" in refusal(idp, token)
+
+    def test_a_key_that_the_token_brings_along(self, idp: Issuer) -> None:
+        own = SigningKey("mine", "RS256", private_key("RS256", 99))
+        for headers in ({"jwk": own.jwk}, {"jku": "http://127.0.0.1:1/keys"}, {"x5u": "http://127.0.0.1:1/"}):
+            assert "does not have" in refusal(idp, idp.token(own, headers=headers))
+
+    def test_a_changed_signature_or_content(self, idp: Issuer) -> None:
+        head, claims, signature = idp.token().split(".")
+        other = idp.token(sub="bob").split(".")[1]
+        turned = ("A" if signature[0] != "A" else "B") + signature[1:]
+        cut = part(base64.urlsafe_b64decode(signature + "==")[:-1])
+        for token in (f"{head}.{claims}.{turned}", f"{head}.{other}.{signature}", f"{head}.{claims}.{cut}"):
+            assert "signature" in refusal(idp, token)
+
+    def test_critical_headers_that_nobody_knows(self, idp: Issuer) -> None:
+        for crit in (["exp"], [], ["b64"], "x", [1]):
+            assert refusal(idp, idp.token(headers={"crit": crit}))
+        detached = part({"alg": "RS256", "kid": "first", "b64": False, "crit": ["b64"]})
+        _, claims, signature = idp.token().split(".")
+        assert refusal(idp, f"{detached}.{claims}.{signature}")
+
+    @pytest.mark.parametrize(
+        "token",
+        [
+            "",
+            ".",
+            "..",
+            "...",
+            "x",
+            "Bearer x",
+            "a.b",
+            "a.b.c",
+            "a.b.c.d",
+            "ä.b.c",
+            "\ud800.b.c",
+            "a b.c.d",
+            f"{part([1])}.{part({})}.{part(b'x')}",
+            f"{part(b'{')}.{part({})}.{part(b'x')}",
+            f"{part(b'[' * 9000)}.{part({})}.{part(b'x')}",
+            f"{part({'alg': 'RS256'})}.{part(b'[' * 9000)}.{part(b'x')}",
+            f"{part({'alg': 'RS256'})}.{part([])}.{part(b'x')}",
+            f"{part({'alg': ['RS256']})}.{part({})}.{part(b'x')}",
+            f"{part({'alg': 'RS256', 'kid': 1})}.{part({})}.{part(b'x')}",
+            f"{part({'alg': 'RS256'})}.{part(b'x' * 10)}.{part(b'x')}",
+        ],
+    )
+    def test_garbage(self, token: str, idp: Issuer) -> None:
+        assert refusal(idp, token)
+        assert idp.requests.total() == 0
+
+    def test_what_is_too_long(self, idp: Issuer) -> None:
+        started = time.monotonic()
+        assert "too long" in refusal(idp, idp.token(filler="x" * 1024 * 1024))
+        assert "too long" in refusal(idp, "." * 1024 * 1024)
+        assert time.monotonic() - started < 2
+        assert verified(idp, idp.token(filler="x" * (MAX_TOKEN_LENGTH // 2))).principal == "alice"
+
+    def test_nothing_of_a_token_is_logged(self, idp: Issuer, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG)
+        tokens = [
+            idp.token(sub="secret-subject"),
+            idp.token(SigningKey("secret-kid", "RS256", private_key("RS256", 7))),
+        ]
+        verified(idp, tokens[0])
+        refusal(idp, tokens[1])
+        idp.stop()
+        with pytest.raises(ServiceUnavailable):
+            verified(idp, tokens[0])
+        assert "could not be fetched" in caplog.text
+        for text in [*tokens[0].split("."), *tokens[1].split("."), "secret-subject", "secret-kid"]:
+            assert text not in caplog.text
+
+
+class TestKeyNames:
+    def test_a_token_without_one_is_checked_with_the_only_key(self, idp: Issuer) -> None:
+        key = idp.keys[0]
+        token = idp.token(SigningKey(None, "RS256", key.private))
+        assert verified(idp, token).principal == "alice"
+        # keys of other kinds leave no choice, either
+        idp.keys = [
+            key,
+            SigningKey("e", "ES256", private_key("ES256")),
+            SigningKey("x", "RS256", key.private, {"use": "enc"}),
+        ]
+        assert verified(idp, token).principal == "alice"
+
+    def test_a_token_without_one_is_refused_where_there_are_several(self, idp: Issuer) -> None:
+        idp.rotate(keep=True)
+        token = idp.token(SigningKey(None, "RS256", idp.keys[0].private))
+        assert "does not name its key" in refusal(idp, token)
+
+    def test_a_token_without_one_follows_a_rotation(self, idp: Issuer) -> None:
+        async def body(oidc: Oidc) -> None:
+            old = idp.token(SigningKey(None, "RS256", idp.keys[0].private))
+            await oidc.verify(old)
+            idp.rotate()
+            assert (await oidc.verify(idp.token(SigningKey(None, "RS256", idp.keys[0].private)))).principal == "alice"
+            with pytest.raises(NotAuthorized, match="signature"):
+                await oidc.verify(old)
+
+        run(idp, body)
+
+    def test_one_that_is_there_twice_means_either(self, idp: Issuer) -> None:
+        idp.keys = [SigningKey("k", "RS256", private_key("RS256", n)) for n in (1, 2)]
+        idp.keys.append(SigningKey("k", "ES256", private_key("ES256")))
+        for key in idp.keys:
+            assert verified(idp, idp.token(key)).principal == "alice"
+        assert "signature" in refusal(idp, idp.token(SigningKey("k", "RS256", private_key("RS256", 3))))
+
+    def test_one_that_is_unknown_is_refused_after_the_issuer_was_asked(self, idp: Issuer) -> None:
+        async def body(oidc: Oidc) -> None:
+            await oidc.verify(idp.token())
+            with pytest.raises(NotAuthorized, match="does not have"):
+                await oidc.verify(idp.token(SigningKey("unknown", "RS256", private_key("RS256"))))
+
+        run(idp, body)
+        assert idp.fetches == 2
+        assert idp.requests[DISCOVERY] == 1
+
+    def test_one_that_was_rotated_out_is_refused(self, idp: Issuer) -> None:
+        async def body(oidc: Oidc) -> None:
+            old = idp.token()
+            await oidc.verify(old)
+            idp.rotate()
+            assert (await oidc.verify(idp.token())).principal == "alice"
+            # also as one that was good before
+            with pytest.raises(NotAuthorized, match="does not have"):
+                await oidc.verify(old)
+
+        run(idp, body)
+
+
+class TestFetching:
+    def test_rotation_under_load_costs_one_fetch(self, idp: Issuer) -> None:
+        async def body(oidc: Oidc) -> None:
+            old = [idp.token(n=n) for n in range(50)]
+            idp.delay = 0.1
+            await asyncio.gather(*(oidc.verify(token) for token in old))
+            assert idp.fetches == 1
+            idp.rotate(keep=True)
+            new = [idp.token(n=n) for n in range(50)]
+            await asyncio.sleep(0.1)
+            found = await asyncio.gather(*(oidc.verify(token) for token in [*new, *old]))
+            assert len(found) == 100
+            assert idp.fetches == 2
+
+        run(idp, body)
+
+    def test_unknown_keys_cost_one_fetch_at_a_time_whoever_sends_them(self, idp: Issuer) -> None:
+        async def body(oidc: Oidc) -> None:
+            await oidc.verify(idp.token())
+            began = time.monotonic()
+            for number in range(4):
+                made_up = [SigningKey(f"u{number}-{n}", "RS256", private_key("RS256")) for n in range(30)]
+                answers = await asyncio.gather(*(oidc.verify(idp.token(k)) for k in made_up), return_exceptions=True)
+                assert {type(a) for a in answers} == {NotAuthorized}
+            assert idp.fetches == 5
+            assert time.monotonic() - began > 4 * 0.3 - 0.1
+            # and a token that is good has not waited for any of it
+            waiting = asyncio.create_task(oidc.verify(idp.token(SigningKey("u", "RS256", private_key("RS256")))))
+            await asyncio.sleep(0)
+            await oidc.verify(idp.token(n=1))
+            assert not waiting.done()
+            with pytest.raises(NotAuthorized):
+                await waiting
+
+        run(idp, body, Pace(between=0.3, timeout=10))
+
+    def test_a_key_that_is_published_while_a_fetch_is_under_way_is_found(self, idp: Issuer) -> None:
+        """The fetch has looked before the key was there: the token has to wait for another."""
+
+        async def body(oidc: Oidc) -> None:
+            old = idp.keys
+            new = idp.rotate()
+            idp.odd[JWKS] = as_json({"keys": [key.jwk for key in old]})
+            idp.delay = 0.2
+            first = asyncio.create_task(oidc.verify(idp.token(old[0])))
+            await asyncio.sleep(0.3)
+            del idp.odd[JWKS]
+            second = asyncio.create_task(oidc.verify(idp.token(new)))
+            await asyncio.gather(first, second, return_exceptions=True)
+            assert second.result().principal == "alice"
+
+        run(idp, body)
+
+    def test_keys_are_fetched_again_behind_a_request(self, idp: Issuer) -> None:
+        async def body(oidc: Oidc) -> None:
+            token = idp.token()
+            await oidc.verify(token)
+            idp.pause()
+            began = time.monotonic()
+            while idp.fetches < 2:
+                # it has not answered, and is not waited for
+                assert (await oidc.verify(token)).principal == "alice"
+                assert time.monotonic() - began < 20
+                await asyncio.sleep(0.05)
+            assert time.monotonic() - began > 0.8
+
+        run(idp, body, Pace(fresh=1, between=0.05, timeout=60))
+
+    def test_keys_that_nobody_asked_for_in_a_while_are_fetched_before_they_are_used(self, idp: Issuer) -> None:
+        async def body(oidc: Oidc) -> None:
+            token = idp.token()
+            await oidc.verify(token)
+            idp.rotate()
+            await asyncio.sleep(0.5)
+            with pytest.raises(NotAuthorized, match="does not have"):
+                await oidc.verify(token)
+
+        run(idp, body, Pace(fresh=0.2, between=0.05, timeout=10))
+
+    def test_a_request_that_is_given_up_takes_nothing_from_the_others(self, idp: Issuer) -> None:
+        async def body(oidc: Oidc) -> None:
+            idp.delay = 0.2
+            first, second = (asyncio.create_task(oidc.verify(idp.token(n=n))) for n in range(2))
+            await asyncio.sleep(0.05)
+            first.cancel()
+            assert (await second).principal == "alice"
+            assert idp.fetches == 1
+
+        run(idp, body)
+
+
+class TestAnIssuerThatIsAway:
+    def test_at_the_start_is_a_503_until_it_is_there(self, idp: Issuer) -> None:
+        token = idp.token()
+
+        async def body(oidc: Oidc) -> None:
+            idp.stop()
+            for _ in range(3):
+                with pytest.raises(ServiceUnavailable) as caught:
+                    await oidc.verify(token)
+                assert caught.value.headers["Retry-After"]
+            # a token that is bad whatever its key is not kept waiting
+            with pytest.raises(NotAuthorized):
+                await oidc.verify(idp.token(aud="other"))
+            idp.start()
+            await asyncio.sleep(0.1)
+            assert (await oidc.verify(token)).principal == "alice"
+
+        run(idp, body)
+
+    @pytest.mark.parametrize("silence", ["stopped", "paused"])
+    def test_later_costs_nobody_access_that_known_keys_give(self, silence: str, idp: Issuer) -> None:
+        pace = Pace(fresh=0.2, kept=3, between=0.1, timeout=0.5)
+
+        async def body(oidc: Oidc) -> None:
+            token, fresh = idp.token(), idp.token(n=1)
+            unknown = idp.token(SigningKey("new", "RS256", private_key("RS256", 1)))
+            began = time.monotonic()
+            await oidc.verify(token)
+            if silence == "stopped":
+                idp.stop()
+            else:
+                idp.pause()
+            await asyncio.sleep(0.5)
+            # the first waits for it, the others do not
+            await oidc.verify(token)
+            asked = time.monotonic()
+            for n in range(5):
+                assert (await oidc.verify(token)).principal == "alice"
+                assert (await oidc.verify(idp.token(m=n))).principal == "alice"
+                await asyncio.sleep(0.05)
+            assert time.monotonic() - asked < 5 * pace.timeout
+            # what the known keys do not tell is not known
+            with pytest.raises(ServiceUnavailable):
+                await oidc.verify(unknown)
+            await asyncio.sleep(max(0.0, 3.1 - (time.monotonic() - began)))
+            for one in (token, fresh):
+                with pytest.raises(ServiceUnavailable):
+                    await oidc.verify(one)
+            if silence == "stopped":
+                idp.start()
+            else:
+                idp.resume()
+            await asyncio.sleep(0.5)
+            assert (await oidc.verify(token)).principal == "alice"
+
+        run(idp, body, pace)
+
+    @pytest.mark.parametrize("path", [DISCOVERY, JWKS])
+    @pytest.mark.parametrize(
+        "odd",
+        [
+            Odd(body=b""),
+            Odd(body=b"<html>login</html>"),
+            Odd(body=b"[]"),
+            Odd(body=b"null"),
+            Odd(body=b"[" * 100_000),
+            Odd(body=b'{"keys": {}}'),
+            Odd(500),
+            Odd(404),
+            Odd(204),
+            Odd(body=b'{"keys": [], "filler": "' + b"x" * MAX_DOCUMENT_BYTES + b'"}'),
+            as_json({"keys": [{}] * (MAX_KEYS + 1)}),
+            Odd(body=b"{}", headers={"Content-Length": "1000000"}),
+        ],
+        ids=lambda o: f"{o.status}-{o.body[:12]!r}" if isinstance(o, Odd) else str(o),
+    )
+    def test_so_is_one_that_answers_with_something_else(self, path: str, odd: Odd, idp: Issuer) -> None:
+        idp.odd[path] = odd
+        with pytest.raises(ServiceUnavailable):
+            verified(idp, idp.token(), pace=Pace(between=0.05, timeout=0.5))
+        idp.odd.clear()
+        assert verified(idp, idp.token()).principal == "alice"
+
+    @pytest.mark.parametrize("path", [DISCOVERY, JWKS])
+    def test_so_is_one_that_never_comes_to_an_end(self, path: str, idp: Issuer) -> None:
+        idp.odd[path] = Odd(body=b" " * 1000, drip=0.05)
+        began = time.monotonic()
+        with pytest.raises(ServiceUnavailable):
+            verified(idp, idp.token(), pace=Pace(between=0.05, timeout=0.5))
+        assert time.monotonic() - began < 1.5
+
+    @pytest.mark.parametrize("path", [DISCOVERY, JWKS])
+    @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+    def test_so_is_one_that_sends_elsewhere(self, path: str, status: int, idp: Issuer) -> None:
+        with issuer() as other:
+            other.odd[path] = as_json({**idp.discovery(), "keys": [key.jwk for key in other.keys]})
+            idp.odd[path] = Odd(status, headers={"Location": other.url + path})
+            with pytest.raises(ServiceUnavailable):
+                verified(idp, idp.token())
+            assert other.requests.total() == 0
+
+    def test_one_that_answers_as_another_issuer_is_not_believed(self, idp: Issuer) -> None:
+        for name in (f"{idp.url}/", idp.url.upper(), "https://example.com", None, 1):
+            idp.odd[DISCOVERY] = as_json({**idp.discovery(), "issuer": name})
+            with pytest.raises(ServiceUnavailable):
+                verified(idp, idp.token())
+        assert idp.fetches == 0
+
+    @pytest.mark.parametrize(
+        "uri",
+        [
+            None,
+            1,
+            "",
+            "/keys",
+            "file:///etc/passwd",
+            "ftp://127.0.0.1/keys",
+            "http://example.com/keys",
+            "http://169.254.169.254/latest/meta-data",
+            "data:application/json,{}",
+            "http://127.0.0.1:1@example.com/",
+            "http://[::1",
+            "http://127.0.0.1:1/a b",
+            "http://127.0.0.1:1/a\r\nb",
+        ],
+    )
+    def test_keys_that_lie_where_they_should_not_are_not_fetched(
+        self, uri: Any, idp: Issuer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        idp.odd[DISCOVERY] = as_json({**idp.discovery(), "jwks_uri": uri})
+        with pytest.raises(ServiceUnavailable):
+            verified(idp, idp.token())
+        assert "its discovery document" in caplog.text
+
+    def test_one_whose_certificate_nobody_knows_is_not_believed(
+        self, idp: Issuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = certificate(tmp_path / "issuer.pem")
+        idp.stop()
+        idp.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        idp.tls.load_cert_chain(file)
+        idp.start()
+        with pytest.raises(ServiceUnavailable):
+            verified(idp, idp.token())
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+        assert verified(idp, idp.token()).principal == "alice"
+        # nor are its keys taken from where anybody could change them
+        idp.odd[DISCOVERY] = as_json({**idp.discovery(), "jwks_uri": idp.url.replace("https:", "http:")})
+        with pytest.raises(ServiceUnavailable):
+            verified(idp, idp.token())
+
+    def test_one_without_keys_vouches_for_nothing(self, idp: Issuer) -> None:
+        token, idp.keys = idp.token(), []
+        assert "does not have" in refusal(idp, token)
+
+    def test_a_proxy_is_not_asked_for_this_machine(self, idp: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        monkeypatch.setenv("no_proxy", "")
+        assert verified(idp, idp.token()).principal == "alice"
+
+
+class TestClaims:
+    @pytest.mark.parametrize(
+        ("name", "claims"),
+        [
+            ("realm_access.roles", {"realm_access": {"roles": ["a", "b"]}}),
+            ("https://example.com/roles", {"https://example.com/roles": ["a", "b"]}),
+            ("realm_access.roles", {"realm_access.roles": ["a", "b"], "realm_access": {"roles": ["c"]}}),
+            ("resource_access.my.client.roles", {"resource_access": {"my.client": {"roles": ["a", "b"]}}}),
+            ("https://example.com/x.roles", {"https://example.com/x": {"roles": ["a", "b"]}}),
+            ("a.b.c", {"a": {"b": {"c": ["a", "b"]}}}),
+            ("a.b.c", {"a": "text", "a.b": {"c": ["a", "b"]}}),
+            ("groups", {"groups": "a b"}),
+            ("groups", {"groups": "  a   b a "}),
+            ("groups", {"groups": ["a", "b", "a"]}),
+            ("groups", {"groups": ["a", "b", "", " ", "c\n", "\ud800", "x" * 257]}),
+        ],
+    )
+    def test_roles_are_found_by_name_and_by_way(self, name: str, claims: dict[str, Any], idp: Issuer) -> None:
+        assert verified(idp, idp.token(**claims), oidc_roles_claim=name).roles == {"a", "b"}
+
+    @pytest.mark.parametrize(
+        ("name", "claims"),
+        [
+            ("roles", {}),
+            ("roles", {"roles": []}),
+            ("roles", {"roles": ""}),
+            ("a.roles", {"a": {"roles": None}}),
+            ("a.roles", {"a": {}}),
+            ("a.roles", {"a": ["roles"]}),
+            ("a.roles", {"a": "roles"}),
+            ("a..b", {"a": {"b": ["x"]}}),
+            ("b", {"a": {"b": ["x"]}}),
+        ],
+    )
+    def test_no_roles_are_none(self, name: str, claims: dict[str, Any], idp: Issuer) -> None:
+        assert verified(idp, idp.token(**claims), oidc_roles_claim=name).roles == frozenset()
+
+    @pytest.mark.parametrize("roles", [1, True, {"a": 1}, [1], ["a", None], [["a"]]])
+    def test_roles_of_another_shape_are_refused(self, roles: Any, idp: Issuer) -> None:
+        assert "roles" in refusal(idp, idp.token(roles=roles))
+
+    def test_a_spaces_role_is_one_in_a_list(self, idp: Issuer) -> None:
+        assert verified(idp, idp.token(roles=["Data Engineers"])).roles == {"Data Engineers"}
+
+    @pytest.mark.parametrize(
+        ("name", "claims"),
+        [
+            ("preferred_username", {"preferred_username": "bob"}),
+            ("https://example.com/name", {"https://example.com/name": "bob"}),
+            ("act.sub", {"act": {"sub": "bob"}}),
+        ],
+    )
+    def test_the_principal_too(self, name: str, claims: dict[str, Any], idp: Issuer) -> None:
+        assert verified(idp, idp.token(**claims), oidc_principal_claim=name).principal == "bob"
+        assert name in refusal(idp, idp.token(), oidc_principal_claim=name)
+
+    @pytest.mark.parametrize(
+        ("claims", "scope"),
+        [
+            ({}, None),
+            ({"scope": ""}, ""),
+            ({"scope": "a  b"}, "a b"),
+            ({"scope": ["a", "b"]}, "a b"),
+            ({"scp": "a"}, "a"),
+            ({"scp": ["a", "b"]}, "a b"),
+            ({"scope": "a", "scp": "b"}, "a"),
+        ],
+    )
+    def test_scopes(self, claims: dict[str, Any], scope: str | None, idp: Issuer) -> None:
+        assert verified(idp, idp.token(**claims)).scope == scope
+
+    @pytest.mark.parametrize("scope", [1, {}, [1], True, "a\0b", ["a\nb"]])
+    def test_a_scope_that_is_not_understood_is_refused(self, scope: Any, idp: Issuer) -> None:
+        assert "scope" in refusal(idp, idp.token(scope=scope))
+
+
+def test_an_issuer_and_an_audience_must_be_named(idp: Issuer) -> None:
+    for missing in ("oidc_issuer", "oidc_audience"):
+        with pytest.raises(SetupError, match="MERGUS_OIDC_ISSUER and MERGUS_OIDC_AUDIENCE"):
+            Oidc(settings_of(idp, **{missing: None}))
+    with pytest.raises(SetupError):
+        Oidc(settings_of(idp).model_copy(update={"oidc_audience": ""}))
+
+
+class TestNoChangeOfATokenIsGood:
+    """A token has exactly one spelling here: base64 with padding, with stray low bits in its last letter or from the
+    other alphabet is refused, although it would say the same. (ES256 has two signatures for each, of which anybody can
+    make one from the other; they prove the same content by the same key.)"""
+
+    def refused(self, checked: "Checked", changed: str) -> None:
+        with pytest.raises(NotAuthorized):
+            checked.verify(changed)
+
+    @given(st.data())
+    @settings(max_examples=150, deadline=None)
+    def test_of_its_text(self, checked: "Checked", data: st.DataObject) -> None:
+        token = data.draw(st.sampled_from(checked.tokens))
+        at = data.draw(st.integers(0, len(token) - 1))
+        until = data.draw(st.integers(at, min(at + 3, len(token))))
+        new = data.draw(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=3))
+        changed = token[:at] + new + token[until:]
+        if changed != token:
+            self.refused(checked, changed)
+
+    @given(st.data())
+    @settings(max_examples=150, deadline=None)
+    def test_of_the_bytes_of_its_parts(self, checked: "Checked", data: st.DataObject) -> None:
+        token = data.draw(st.sampled_from(checked.tokens))
+        parts = [bytearray(base64.urlsafe_b64decode(p + "=" * (-len(p) % 4))) for p in token.split(".")]
+        changed = data.draw(st.sampled_from(parts))
+        at = data.draw(st.integers(0, len(changed) - 1))
+        changed[at] ^= data.draw(st.integers(1, 255))
+        self.refused(checked, ".".join(part(bytes(p)) for p in parts))
+
+    def test_of_its_spelling(self, checked: "Checked") -> None:
+        token = checked.tokens[1]
+        head, claims, signature = token.split(".")
+        letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+        # 64 bytes leave four low bits of the last letter unused
+        assert len(signature) % 4 == 2
+        last = letters[letters.index(signature[-1]) + 1]
+        same = [
+            f"{head}.{claims}.{signature}==",
+            f"{head}.{claims}.{signature[:-1]}{last}",
+            f" {token}",
+            f"{token}\n",
+            f"{head}.{claims}.{signature}.",
+            f"{head}..{claims}.{signature}",
+        ]
+        for changed in same:
+            self.refused(checked, changed)
+
+
+@dataclass
+class Checked:
+    """A verifier, and tokens that it has found good."""
+
+    verify: Callable[[str], Claims]
+    tokens: list[str]
+
+
+@pytest.fixture(scope="module")
+def checked() -> Iterator[Checked]:
+    with issuer() as idp, asyncio.Runner() as runner:
+        idp.keys.append(SigningKey("e", "ES256", private_key("ES256")))
+        idp.seconds = 3600
+        oidc = Oidc(settings_of(idp), Pace(between=0, timeout=10))
+        tokens = [idp.token(key, roles=["a"]) for key in idp.keys]
+        made = Checked(lambda token: runner.run(oidc.verify(token)), tokens)
+        assert {made.verify(token).principal for token in tokens} == {"alice"}
+        yield made
+        assert {made.verify(token).principal for token in tokens} == {"alice"}
+        runner.run(oidc.close())
