@@ -28,7 +28,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield found
 
 
-def ask(guarded: Guarded, headers: dict[str, str] | None = None, **form: str) -> httpx.Response:
+def ask(guarded: Guarded, headers: dict[str, str] | None = None, /, **form: str) -> httpx.Response:
     return guarded.server.http.post(TOKENS, data=form, headers=headers)
 
 

@@ -44,12 +44,19 @@ def _is_passed_through(ctx: RequestContext, needs: Privileges, resource: Resourc
 
 
 def _refusal(ctx: RequestContext, needs: Privileges, resource: Resource) -> ApiError:
-    # who creates something asks about the namespace that it is to be in
-    asked = Resource(resource.namespace) if needs == CREATE else resource
+    asked = _around(resource) if needs == CREATE else resource
     if asked.namespace is not None and not ctx.rights.see(asked):
         return missing(ctx, asked)
     wanted = " or ".join(sorted(needs))
     return Forbidden(f"{ctx.principal.name} may not {wanted} {resource}")
+
+
+def _around(resource: Resource) -> Resource:
+    """Who creates something asks about what it is to be in."""
+    if resource.namespace is None or resource.name is not None:
+        return Resource(resource.namespace)
+    above = resource.namespace.lineage[:-1]
+    return Resource(above[-1] if above else None)
 
 
 def missing(ctx: RequestContext, resource: Resource) -> ApiError:
