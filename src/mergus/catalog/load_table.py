@@ -9,6 +9,7 @@ import orjson
 
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
+from mergus.catalog import delegation
 from mergus.catalog.find import find_table
 from mergus.catalog.lake import Lake
 from mergus.catalog.served_tables import PastKey, ServedTables
@@ -64,11 +65,27 @@ async def load_table(
             raise NoSuchSnapshot(f"Snapshot {snapshot_id} is later than {ctx.at}")
     at = ctx.at if snapshot_id is None else snapshot_id
     if at is None:
-        return await _body(await served.answer(table_id, head), snapshots, early=early)
+        answer = await served.answer(table_id, head)
+        body = await _body(answer, snapshots, early=early)
+        return await with_access(lake, ctx, body, answer.table, head, (namespace, name))
     body = await _past_body(lake, served, head, (table_id, at, snapshots, early), has_rows=snapshot_id is not None)
     if body is None:
         raise NoSuchSnapshot(f"Table {namespace}.{name} has no rows at snapshot {at}")
-    return body
+    if not delegation.is_asked(lake):
+        return body
+    return await with_access(lake, ctx, body, await served.past(table_id, head, at), head, (namespace, name))
+
+
+async def with_access(
+    lake: Lake,
+    ctx: RequestContext,
+    body: Body,
+    table: Materialised,
+    head: Head,
+    named: tuple[Namespace, str] | None = None,
+) -> Body:
+    """The same, with what the client asks for to reach the table's files."""
+    return delegation.put_into(body, await delegation.of_table(lake, ctx, table, head, named), lake.delegated)
 
 
 async def _exists(lake: Lake, snapshot_id: int) -> bool:
@@ -127,7 +144,7 @@ async def load_cached(
 ) -> Body | None:
     """The same, if it needs nothing but the freshness check; None if it needs more."""
     served = lake.tables_if_known
-    if served is None:
+    if served is None or delegation.is_asked(lake):
         return None
     await served.look()
     table_id = served.cache.table_id(namespace.schema_name, name)
