@@ -16,7 +16,10 @@ from mergus.ducklake.connect import connect, dedicated
 from mergus.ducklake.inspect import clock, newest_snapshot_time, server_version
 from mergus.ducklake.metadata import Metadata, read_metadata
 from mergus.errors import MergusError, Unsupported
+from mergus.materialise.layout import root_beside
 from mergus.storage.objects import Objects
+from mergus.storage.signing import Signing
+from mergus.storage.vending import Vending
 
 MIN_POSTGRES = 14
 MAX_SKEW_SECONDS = 2.0
@@ -69,6 +72,11 @@ def examine(settings: Settings) -> Iterator[Finding]:
         "storage",
         lambda: asyncio.run(_storage(settings, metadata)),
         "Check MERGUS_S3_ENDPOINT, the keys, that the bucket exists, and that they may write to it.",
+    )
+    yield _guarded(
+        "credentials",
+        lambda: asyncio.run(_credentials(settings, metadata)),
+        'See "Credentials for objects" in OPERATIONS.md; until then clients need keys of their own.',
     )
     yield _guarded("duckdb", lambda: _attach(settings), "See the message of DuckDB.")
 
@@ -171,6 +179,20 @@ async def _storage(settings: Settings, metadata: Metadata) -> str:
     return f"{metadata.location.directory} is writable" + (
         "" if conditional else " (conditional writes are ignored by this store: content-named objects are used)"
     )
+
+
+async def _credentials(settings: Settings, metadata: Metadata) -> str:
+    """What clients without keys of their own get."""
+    root = root_beside(metadata.location, settings.iceberg_path)
+    vended = await Vending(settings).proof(root)
+    signs, why = await Signing(settings).proof(root)
+    if vended.outcome in ("refuted", "failed"):
+        raise _Wrong(f"no keys are vended: {vended.reason}")
+    if settings.remote_signing and not signs:
+        raise _Wrong(f"no requests are signed: {why}")
+    keys = f"vended, for {settings.vended_seconds} s" if vended.is_proven else "not vended"
+    signed = "; requests are signed" if signs else ""
+    return f"keys are {keys}: {vended.reason}{signed}"
 
 
 def _attach(settings: Settings) -> str:

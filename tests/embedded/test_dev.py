@@ -142,6 +142,8 @@ class TestServed:
             "AWS_REGION",
             "AWS_ACCESS_KEY_ID",
             "AWS_SECRET_ACCESS_KEY",
+            "MERGUS_STS_ROLE_ARN",
+            "MERGUS_STS_ENDPOINT",
             "MERGUS_DUCKDB_EXTENSIONS",
         }
         assert served.connection["MERGUS_URI"] == f"http://127.0.0.1:{served.env['MERGUS_PORT']}"

@@ -1,6 +1,8 @@
 """The history of a registered table: at every snapshot each engine reads what the other catalog's readers do."""
 
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -8,7 +10,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
-from pyiceberg.types import IntegerType, NestedField, StringType
+from pyiceberg.types import IntegerType, NestedField, StringType, StructType
 
 from tests.support import loads, servers
 from tests.support.elsewhere import (
@@ -224,6 +226,57 @@ def test_pyicebergs_own_history_stays(
     assert_readable(lake, server, db, "t", schema)
 
 
+def test_columns_come_when_they_came(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str
+) -> None:
+    """Those that old rows have NULL for, at the end of a row; and the last of them after the last snapshot."""
+    columns = Schema(NestedField(1, "i", IntegerType()), NestedField(2, "s", StringType()))
+    elsewhere = Elsewhere(lake.settings, warehouse(lake))
+    made = elsewhere.create_table(f"{schema}.t", columns)
+    made.append(content(1, 2, 3))
+    made.append(content(4))
+    with made.update_schema() as update:
+        update.add_column("more", StringType(), doc="what for")
+    made.append(content(5, 6).append_column("more", pa.array(["m5", None])))
+    made.delete("i = 2")
+    with made.update_schema() as update:
+        update.add_column("n", StructType(NestedField(10, "x", IntegerType()), NestedField(11, "y", StringType())))
+        update.add_column("last", IntegerType())
+    nested = pa.array([{"x": 1, "y": "a"}], pa.struct([("x", pa.int32()), ("y", pa.string())]))
+    full = content(7).append_column("more", pa.array(["m7"])).append_column("n", nested)
+    made.append(full.append_column("last", pa.array([70], pa.int32())))
+    made.delete("i = 1")
+    with made.update_schema() as update:
+        update.add_column("unused", StringType())
+    ids = history(lake, made.metadata_location)
+    wanted = in_pyiceberg(lake, made.metadata_location, ids)
+    assert [len(found[0]) for found in wanted.values()] == [2, 2, 3, 3, 5, 5]
+    now = loads.rows(made.scan().to_arrow())
+    before = lake.snapshots()[-1][0]
+    answer = register(server, schema, "t", made.metadata_location)
+    assert answer.status_code == 200, answer.text
+    # and one for each time that columns came
+    assert lake.sound_snapshots()[-1][0] == before + len(ids) + 3
+    shown = answer.json()["metadata"]
+    schemas = {s["schema-id"]: [f["name"] for f in s["fields"]] for s in shown["schemas"]}
+    assert [len(schemas[s["schema-id"]]) for s in shown["snapshots"]] == [2, 2, 3, 3, 5, 5]
+    assert schemas[shown["current-schema-id"]] == ["i", "s", "more", "n", "last", "unused"]
+    assert_shown(lake, server, db, schema, wanted)
+    table = f"lake.{schema}.t"
+    assert in_order(db.execute(f"SELECT * FROM {table}").fetchall()) == now
+    lacking = db.execute(f"SELECT i FROM {table} WHERE more IS NULL AND last IS NULL ORDER BY i").fetchall()
+    assert lacking == [(3,), (4,), (6,)]
+    db.execute(f"INSERT INTO {table} BY NAME SELECT 8 AS i, 80 AS last, 'u' AS unused")
+    db.execute(f"DELETE FROM {table} WHERE i = 3")
+    db.execute(f"ALTER TABLE {table} ADD COLUMN mine VARCHAR")
+    theirs = loads.catalog(lake.settings, server).load_table(f"{schema}.t")
+    theirs.append(content(9))
+    theirs.delete("i = 4")
+    assert [i for (i,) in in_order(db.execute(f"SELECT i FROM {table}").fetchall())] == [5, 6, 7, 8, 9]
+    assert_shown(lake, server, db, schema, wanted)
+    assert_readable(lake, server, db, "t", schema)
+
+
 def test_what_was_rolled_back_and_what_is_on_a_branch_is_left_out(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
@@ -381,3 +434,47 @@ def test_a_table_that_got_row_ids_later_has_them_in_all_of_its_history(
     summaries = assert_shown(lake, server, db, schema, wanted)
     assert row_ids(db, schema, summaries) == {(i, f"x{i}"): {i - 1} for i in range(1, 6)}
     assert load(server, "t", schema)["next-row-id"] == raw.base["next-row-id"] == 5
+
+
+def test_more_files_than_can_be_looked_at_are_left_out(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str
+) -> None:
+    """They are not even there."""
+    raw = raw_table(lake, server, place(lake), FIELDS)
+    file = raw.data_file(content(1, 2))
+    raw.commit("append", add=[file])
+    many = [replace(file, file_path=f"{raw.base['location']}/data/{number}.parquet") for number in range(10_001)]
+    raw.commit("append", add=many)
+    # all of them go again
+    first, second = raw.base["snapshots"]
+    third = {**first, "snapshot-id": 2**40, "parent-snapshot-id": second["snapshot-id"], "sequence-number": 3}
+    raw.save(**{"snapshots": [first, second, third], "current-snapshot-id": 2**40, "last-sequence-number": 3})
+    raw.commit("append", add=[raw.data_file(content(3))])
+    ids = history(lake, raw.metadata_location)
+    wanted = in_pyiceberg(lake, raw.metadata_location, ids[2:])
+    answer = register(server, schema, "t", raw.metadata_location)
+    assert answer.status_code == 200, answer.text
+    oldest, _ = assert_shown(lake, server, db, schema, wanted)
+    assert (oldest[LEFT_OUT], oldest[LEFT_OUT_FOR][:15]) == ("2", "More than 10000")
+
+
+def test_more_snapshots_than_a_commit_may_have_are_left_out(lake: TestLake, server: Server, schema: str) -> None:
+    """A commit holds up all other writers for as long as it takes."""
+    raw = raw_table(lake, server, place(lake), FIELDS)
+    raw.commit("append", add=[raw.data_file(content(1, 2))])
+    (first,) = raw.base["snapshots"]
+    many = [first]
+    for number in range(1, 1003):
+        parent = many[-1]["snapshot-id"]
+        many.append({**first, "snapshot-id": 2**40 + number, "parent-snapshot-id": parent})
+    raw.base["refs"] = {"main": {"type": "branch", "snapshot-id": 2**40 + 1002}}
+    raw.save(**{"snapshots": many, "current-snapshot-id": 2**40 + 1002})
+    before = lake.snapshots()[-1][0]
+    answer = register(server, schema, "t", raw.metadata_location)
+    assert answer.status_code == 200, answer.text
+    assert lake.sound_snapshots()[-1][0] == before + 1000
+    told = "SELECT commit_extra_info FROM ducklake_snapshot_changes WHERE snapshot_id = %s"
+    oldest = json.loads(lake.sql(told, before + 1)[0][0])["iceberg"]
+    (said,) = oldest.values()
+    assert said["snapshot-id"] == 2**40 + 3
+    assert (said["summary"][LEFT_OUT], said["summary"][LEFT_OUT_FOR][:14]) == ("3", "More than 1000")

@@ -46,7 +46,15 @@ COMMENT: Final = "comment"
 # Of DuckLake's types, those that Iceberg has no less wide one than another for: its writers know nothing of the limit.
 _WIDER: Final = dict.fromkeys(("int8", "int16", "uint8", "uint16"), "int32") | {"timestamp_s": "timestamp"}
 
-Step = DataStep | RestoreStep
+
+@dataclass(frozen=True, slots=True)
+class ColumnStep:
+    """Columns change between two snapshots of one commit: a snapshot of the lake, and none to Iceberg."""
+
+    columns: ColumnChanges
+
+
+Step = DataStep | RestoreStep | ColumnStep
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from mergus.annex import iceberg_tables as annex
 from mergus.annex import tables as annex_tables
 from mergus.catalog.commit_data import DataStep
 from mergus.catalog.commit_files import PlannedFile
-from mergus.catalog.commit_plan import COMMENT, Plan
+from mergus.catalog.commit_plan import COMMENT, ColumnStep, Plan
 from mergus.catalog.delete_files import Drawer
 from mergus.catalog.find import find_schema
 from mergus.catalog.restore import RestoreStep
@@ -82,9 +82,13 @@ async def write(tx: Commit, objects: Objects, place: Place, plans: Sequence[Plan
         for writing in writings:
             if index < len(writing.plan.steps):
                 step = writing.plan.steps[index]
+                if isinstance(step, ColumnStep):
+                    await alter.write_columns(tx, writing.table_id, step.columns, is_new=False)
+                    continue
                 told[str(writing.table_id)] = step.told.json()
                 await (_write_data(writing, step) if isinstance(step, DataStep) else _restore(writing, step))
-        tx.tell(TOLD, told)
+        if told:
+            tx.tell(TOLD, told)
         point("commit.step")
     for writing in writings:
         await _write_refs(writing)

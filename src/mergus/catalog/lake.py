@@ -1,9 +1,11 @@
 """The lake that a server serves: its Postgres, its objects, and what all its processes share."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mergus.access.audit import Audit
@@ -17,21 +19,28 @@ from mergus.catalog import request_keys
 from mergus.catalog.paging import Fetch, PageRequest, PageTokens, T
 from mergus.catalog.served_tables import ServedTables
 from mergus.catalog.served_views import ServedViews
-from mergus.catalog.table_cache import TableCache
+from mergus.catalog.table_cache import Body, TableCache
 from mergus.config import Settings
 from mergus.ducklake import commit
 from mergus.ducklake.commit import Commit, CommitInfo
 from mergus.ducklake.connect import Conn, Pool, Watch, connection, open_pool
 from mergus.ducklake.metadata import check_served
-from mergus.errors import CommitStateUnknown, InTheWay, ServiceUnavailable
+from mergus.ducklake.snapshots import Head
+from mergus.errors import CommitStateUnknown, InTheWay, MergusError, ServiceUnavailable
 from mergus.faults import point
 from mergus.materialise.layout import root_beside
 from mergus.materialise.reading import Place
-from mergus.materialise.table import Materialiser
+from mergus.materialise.table import Materialised, Materialiser
 from mergus.metrics import COMMITS, POOL_IDLE, POOL_SIZE, POOL_WAITING
 from mergus.storage.objects import Objects
+from mergus.storage.signing import Signing
+from mergus.storage.vending import Vending
+
+if TYPE_CHECKING:
+    from mergus.catalog.holdings import Holdings
 
 POOL_METRICS_SECONDS = 5
+PROVE_AFTER = 1
 USER_AGENT_KEPT = 256
 # of a process's connections, those that commits leave alone
 FOR_READERS = 2
@@ -48,10 +57,17 @@ class Lake:
     registry: Registry
     audit: Audit
     clients_file: ClientsFile
+    vending: Vending
+    signing: Signing
     _writers: asyncio.Semaphore
     _aside: asyncio.Semaphore
     _page_tokens: PageTokens | None = None
     _tables: ServedTables | None = None
+    # where tables have their files, and answers with keys in them: see catalog/delegation.py
+    holdings: "dict[int, tuple[Materialised, Head, Holdings]]" = field(
+        default_factory=dict[int, "tuple[Materialised, Head, Holdings]"]
+    )
+    delegated: OrderedDict[str, Body] = field(default_factory=OrderedDict[str, Body])
 
     @property
     def tables_if_known(self) -> ServedTables | None:
@@ -227,19 +243,38 @@ async def open_lake(settings: Settings) -> AsyncGenerator[Lake]:
         Registry(pool, file),
         Audit(pool, settings.audit_seconds),
         file,
+        Vending(settings),
+        Signing(settings),
         writers,
         asyncio.Semaphore(1),
     )
     observer = asyncio.create_task(_observe(lake))
+    prover = asyncio.create_task(_prove(lake))
     try:
         yield lake
     finally:
         observer.cancel()
+        prover.cancel()
         await lake.audit.close()
         await lake.authenticator.close()
         await lake.views.close()
         await watch.close()
         await pool.close()
+
+
+async def _prove(lake: Lake) -> None:
+    """Before the first client asks. Whatever comes in between is tried again when one does."""
+    if not lake.vending.is_configured and not lake.settings.remote_signing:
+        return
+    while True:
+        try:
+            root = (await lake.tables()).materialiser.place.root
+        except MergusError:
+            await asyncio.sleep(PROVE_AFTER)
+            continue
+        await lake.vending.proof(root)
+        await lake.signing.proof(root)
+        return
 
 
 async def _observe(lake: Lake) -> None:

@@ -10,6 +10,7 @@ import orjson
 from mergus.access.authorise import authorise, may, missing
 from mergus.access.context import RequestContext
 from mergus.access.privileges import Resource
+from mergus.catalog import delegation
 from mergus.catalog.find import find_table
 from mergus.catalog.lake import Lake
 from mergus.catalog.served_tables import PastKey, ServedTables
@@ -68,11 +69,27 @@ async def load_table(
             raise NoSuchSnapshot(f"Snapshot {snapshot_id} is later than {ctx.at}")
     at = ctx.at if snapshot_id is None else snapshot_id
     if at is None:
-        return await _body(await served.answer(table_id, head), snapshots, early=early)
+        answer = await served.answer(table_id, head)
+        body = await _body(answer, snapshots, early=early)
+        return await with_access(lake, ctx, body, answer.table, head, (namespace, name))
     body = await _past_body(lake, served, head, (table_id, at, snapshots, early), has_rows=snapshot_id is not None)
     if body is None:
         raise NoSuchSnapshot(f"Table {namespace}.{name} has no rows at snapshot {at}")
-    return body
+    if not delegation.is_asked(lake):
+        return body
+    return await with_access(lake, ctx, body, await served.past(table_id, head, at), head, (namespace, name))
+
+
+async def with_access(
+    lake: Lake,
+    ctx: RequestContext,
+    body: Body,
+    table: Materialised,
+    head: Head,
+    named: tuple[Namespace, str] | None = None,
+) -> Body:
+    """The same, with what the client asks for to reach the table's files."""
+    return delegation.put_into(body, await delegation.of_table(lake, ctx, table, head, named), lake.delegated)
 
 
 async def check_name_of_now(conn: Conn, ctx: RequestContext, asked: tuple[Namespace, str], table_id: int) -> None:
@@ -142,7 +159,7 @@ async def load_cached(
 ) -> Body | None:
     """The same, if it needs nothing but the freshness check; None if it needs more."""
     served = lake.tables_if_known
-    if served is None:
+    if served is None or delegation.is_asked(lake):
         return None
     await served.look()
     rights = lake.known_rights(ctx.principal)

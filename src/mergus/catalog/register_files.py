@@ -24,7 +24,8 @@ NO_ROW_IDS = -1
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """`terms` are those of the table as it will be; `doomed` says which of some files are about to be deleted."""
+    """`terms` are those of the table as it will be; `doomed` says which of some files are about to be deleted. If the
+    table `grows`, it may begin with fewer columns than it has."""
 
     objects: Objects
     check: Check
@@ -32,6 +33,7 @@ class Adoption:
     table: GivenTable
     terms: FileTerms
     drawer: Drawer
+    grows: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from mergus.catalog.find import find_schema
 from mergus.catalog.lake import Lake
 from mergus.catalog.locations import Premises, TablePlaces, parse
 from mergus.catalog.names import check_name, find_clash, taken
-from mergus.catalog.register_data import plan_steps
+from mergus.catalog.register_data import plan_steps, split_columns
 from mergus.catalog.register_files import Adoption, doomed_reason
 from mergus.catalog.register_history import History, known_as
 from mergus.catalog.table_cache import Body
@@ -122,18 +122,21 @@ async def _plan(
     table_places.check_properties(places, made.update.set_properties)
     if table.current is None:
         return made, table.last_column_id
+    terms = terms_of(made, None)
     adoption = Adoption(
         lake.objects,
         among.check,
         partial(_doomed, lake),
         table,
-        terms_of(made, None),
+        terms,
         Drawer(lake.objects, own[0], litter),
+        # what DuckLake has no room for, and what names stand for, is said of all columns at once
+        grows=made.arrangement is None and not terms.name_mapping,
     )
     history = await register_history.read(adoption, table.current)
-    steps = await plan_steps(
-        adoption, history, {REGISTERED_FROM: str(place)}, _left_out(table, history), await next_snapshot(lake)
-    )
+    columns = split_columns(table, history, made.columns)
+    told, told_first = {REGISTERED_FROM: str(place)}, _left_out(table, history)
+    steps = await plan_steps(adoption, history, columns, told, told_first, await next_snapshot(lake))
     kept = {moment.snapshot.snapshot_id: known_as(moment.snapshot) for moment in history.moments}
     update = replace(
         made.update,
@@ -144,7 +147,7 @@ async def _plan(
         },
         main_retention=replace(table.main, snapshot_id=NO_RETENTION.snapshot_id) if table.main else None,
     )
-    return replace(made, update=update, steps=steps), table.last_column_id
+    return replace(made, update=update, columns=columns[0], steps=steps), table.last_column_id
 
 
 def _left_out(table: GivenTable, history: History) -> dict[str, str]:

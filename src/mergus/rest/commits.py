@@ -9,6 +9,7 @@ from mergus.catalog import commit
 from mergus.catalog.commit_plan import Change
 from mergus.catalog.create_table import NewTable
 from mergus.catalog.create_table import create_table as create
+from mergus.catalog.delegation import with_access
 from mergus.catalog.drop_table import drop_table as drop
 from mergus.catalog.drop_table import rename_table as rename
 from mergus.catalog.register_table import register_table as register
@@ -21,7 +22,7 @@ from mergus.iceberg.partition_spec import parse_spec
 from mergus.iceberg.schema_parse import parse_schema
 from mergus.iceberg.sort_order import parse_sort_order
 from mergus.rest.ready_tables import answer_with
-from mergus.rest.request import Context, PathNamespace, PathTable, PrefixLake, Text, no_content
+from mergus.rest.request import Context, PathNamespace, PathTable, PrefixLake, Text, no_content, varied
 
 Json = dict[str, Any]
 IF_NONE_MATCH = b"if-none-match"
@@ -87,16 +88,16 @@ async def create_table(
         )
     except ValueError as e:
         raise BadRequest(f"The table cannot be created: {e}") from None
-    return await sent(request, await create(lake, ctx, namespace, new, stage=body.stage is True))
+    made = await create(lake, ctx, namespace, new, stage=body.stage is True)
+    return await sent(request, made, await with_access(lake, ctx, made, (namespace, body.name)))
 
 
 async def register_table(
     request: Request, lake: PrefixLake, ctx: Context, namespace: PathNamespace, body: RegisterTableRequest
 ) -> Response:
     overwrite = body.overwrite is True
-    return await sent(
-        request, await register(lake, ctx, namespace, body.name, body.metadata_location, overwrite=overwrite)
-    )
+    made = await register(lake, ctx, namespace, body.name, body.metadata_location, overwrite=overwrite)
+    return await sent(request, made, await with_access(lake, ctx, made, (namespace, body.name)))
 
 
 async def unregister_table(lake: PrefixLake, ctx: Context, namespace: PathNamespace, table: PathTable) -> Response:
@@ -150,11 +151,12 @@ def _change(namespace: Namespace, table: str, body: CommitTableRequest) -> Chang
         raise BadRequest(f"The commit makes no sense: {e}") from None
 
 
-async def sent(request: Request, body: Body) -> Response:
-    """As LoadTable would send it. Who commits is not asked what it has."""
+async def sent(request: Request, body: Body, opened: Body | None = None) -> Response:
+    """As LoadTable would send it. Who commits is not asked what it has. `opened` is the same with keys in it, which are
+    sent and never kept."""
     request.state.context.content = body.plain.data
     headers = {name: value for name, value in request.scope["headers"] if name != IF_NONE_MATCH}
-    status, chosen, data = await answer_with(body, headers)
+    status, chosen, data = await answer_with(opened or body, headers)
     response = Response(data, status)
-    response.raw_headers = chosen
+    response.raw_headers = varied(chosen)
     return response

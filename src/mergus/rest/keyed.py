@@ -3,22 +3,27 @@
 import hashlib
 from collections.abc import Awaitable, Callable
 
+import orjson
 from fastapi import Request, Response
 
 from mergus.access.context import RequestContext, RequestKey
 from mergus.annex.idempotency import Answered
 from mergus.catalog import replay
+from mergus.catalog.delegation import with_access
 from mergus.catalog.lake import Lake
 from mergus.catalog.request_keys import Settled
+from mergus.catalog.table_cache import Body
 from mergus.errors import ApiError, ServiceUnavailable
 from mergus.faults import point
+from mergus.iceberg.namespace import Namespace
 from mergus.rest.commits import sent
 from mergus.rest.errors import error_response
-from mergus.rest.request import no_content
+from mergus.rest.request import decode_segment, no_content
 
 HEADER = "Idempotency-Key"
 # Answered as LoadTable is: with an ETag, packed for who takes that.
 SHOW_TABLES = frozenset({"createTable", "registerTable", "updateTable"})
+OPEN_TABLES = SHOW_TABLES - {"updateTable"}
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -68,9 +73,20 @@ async def _of_another(request: Request, ctx: RequestContext) -> Response:
     return await _replayed(request, ctx, found)
 
 
+async def _opened(request: Request, lake: Lake, ctx: RequestContext, found: Answered, body: Body) -> Body | None:
+    """With keys for who asks for some: they are not part of what is kept."""
+    if found.operation not in OPEN_TABLES:
+        return None
+    ctx.table_id = found.table_id
+    namespace = Namespace.of_path(decode_segment(request.path_params["namespace"]))
+    return await with_access(lake, ctx, body, (namespace, orjson.loads(await request.body())["name"]))
+
+
 async def _replayed(request: Request, ctx: RequestContext, found: Answered) -> Response:
     if found.status == 200 and found.operation in SHOW_TABLES:
-        return await sent(request, await replay.table_body(request.app.state.lake, ctx, found))
+        lake: Lake = request.app.state.lake
+        body = await replay.table_body(lake, ctx, found)
+        return await sent(request, body, await _opened(request, lake, ctx, found, body))
     if found.body is None:
         return no_content()
     return Response(found.body, found.status, media_type="application/json")

@@ -13,7 +13,20 @@ from fastapi import Response
 from mergus.access.context import Kind
 from mergus.access.privileges import ADMIN, CREATE, DROP, LOAD, SEE, WRITE, Privileges
 from mergus.config import Settings
-from mergus.rest import access, admin, commits, config, functions, health, namespaces, oauth, reports, tables, views
+from mergus.rest import (
+    access,
+    admin,
+    commits,
+    config,
+    functions,
+    health,
+    namespaces,
+    oauth,
+    reports,
+    sign,
+    tables,
+    views,
+)
 
 Handler = Callable[..., Awaitable[Response]]
 
@@ -68,6 +81,7 @@ OPERATIONS = (
     Operation("updateTable", "POST", _T, commits.update_table, WRITE, success=200),
     Operation("dropTable", "DELETE", _T, commits.drop_table, DROP, success=204),
     Operation("loadCredentials", "GET", f"{_T}/credentials", tables.load_credentials, LOAD),
+    Operation("signRequest", "POST", f"{_T}/sign", sign.sign_request, LOAD),
     Operation("reportMetrics", "POST", f"{_T}/metrics", reports.report_metrics, LOAD),
     Operation("unregisterTable", "POST", f"{_T}/unregister", commits.unregister_table, DROP, success=200),
     Operation("renameTable", "POST", f"{_P}/tables/rename", commits.rename_table, DROP, success=204),

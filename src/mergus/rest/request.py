@@ -31,6 +31,8 @@ def _storable(text: str) -> str:
     return text
 
 
+ALSO_VARIES = b", Authorization, X-Iceberg-Access-Delegation"
+
 # Any text in a request body.
 Text = Annotated[str, AfterValidator(_storable)]
 
@@ -95,6 +97,11 @@ def listing_response(content: dict[str, object], page: PageRequest, token: str |
 
 def json_response(content: Any, status: int = 200) -> Response:  # noqa: ANN401
     return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+def varied(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """With what else an answer about a table depends on: who asks, and whether for access to its files."""
+    return [(k, v + ALSO_VARIES if k == b"vary" and ALSO_VARIES not in v else v) for k, v in headers]
 
 
 def no_content() -> Response:
