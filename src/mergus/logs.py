@@ -54,4 +54,6 @@ def configure(settings: Settings) -> None:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = name != "uvicorn.access"
+    # at DEBUG it writes requests and answers out, with session tokens and the keys that STS gives
+    logging.getLogger("botocore").setLevel(max(logging.INFO, logging.getLogger().level))
     logging.getLogger("psycopg.pool").setLevel("ERROR" if settings.log_level != "DEBUG" else "DEBUG")
