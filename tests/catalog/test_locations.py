@@ -1,5 +1,7 @@
 """Where a client may have files of a table: every trick with a location ends outside or in another's."""
 
+from pathlib import Path
+
 import pytest
 
 from mergus.catalog.locations import Premises, TablePlaces, allowed, parse
@@ -10,7 +12,7 @@ ROOT = "s3://b/lake/data-iceberg"
 PREMISES = Premises(parse("s3://b/lake/data/"), parse(ROOT), allowed("s3://b/more s3://c"))
 PLACES = TablePlaces(
     PREMISES,
-    [parse(f"{ROOT}/t"), parse("s3://b/lake/data/main/t/"), parse("s3://b/more/t")],
+    [parse(f"{ROOT}/t"), parse("s3://b/more/t")],
     [parse("s3://b/lake/data/main/u/"), parse("s3://b/more/u"), parse("s3://c/u/deep")],
 )
 
@@ -20,14 +22,15 @@ PLACES = TablePlaces(
     [
         f"{ROOT}/t/data/x.parquet",
         f"{ROOT}/t",
-        "s3://b/lake/data/main/t/x.parquet",
         "s3://b/more/t/x",
+        # a partition's value, as writers put it into paths
+        f"{ROOT}/t/s=a%2Fb%252F/x.parquet",
+        f"{ROOT}/t/s=100%/ünï",
         # of nobody, and allowed
         "s3://b/more/v/x",
         "s3://b/more/ux",
         "s3://c/x",
         "s3://c/u/x",
-        "s3://b/lake/data/main/v/x",
     ],
 )
 def test_places_that_may_be_named(text: str) -> None:
@@ -40,8 +43,11 @@ def test_places_that_may_be_named(text: str) -> None:
         # another table's
         f"{ROOT}/u/data/x",
         f"{ROOT}/x",
-        "s3://b/lake/data/main/u/x",
         "s3://b/more/u/x",
+        # DuckLake's
+        "s3://b/lake/data/main/u/x",
+        "s3://b/lake/data/main/t/x.parquet",
+        "s3://b/lake/data/main/v/x",
         "s3://c/u/deep/x",
         # nobody's
         "s3://b/x",
@@ -68,6 +74,28 @@ def test_places_that_may_be_named(text: str) -> None:
         "",
         "/",
         "s3://",
+        # a directory
+        f"{ROOT}/t/x/",
+        f"{ROOT}/t/x//",
+        # a way up to those who unpack it
+        f"{ROOT}/t/%2e%2e/u/x",
+        f"{ROOT}/t/%252E%252e/u/x",
+        f"{ROOT}/t/..%2Fu%2Fx",
+        f"{ROOT}/t/a%2f..%2f..%2fu",
+        f"{ROOT}/t/..\\u\\x",
+        f"{ROOT}/t/.%2e",
+        # what looks like something else
+        f"{ROOT}/t/\uff0e\uff0e/u",
+        f"{ROOT}/t\uff0f..\uff0fu/x",
+        f"{ROOT}/t/\u2024\u2024/u",
+        f"{ROOT}/t/\u2025/u",
+        f"{ROOT}/t/\u2215x",
+        f"{ROOT}/t/\u2044x",
+        f"{ROOT}/t/\uff052e",
+        f"{ROOT}/t/x\u202exslc.parquet",
+        f"{ROOT}/t/\u200bx",
+        f"{ROOT}/\u0442/x",
+        "s3://\u0432/more/t/x",
     ],
 )
 def test_places_that_may_not(text: str) -> None:
@@ -76,14 +104,43 @@ def test_places_that_may_not(text: str) -> None:
     assert raised.value.message
 
 
-def test_what_looks_like_a_way_up_and_is_a_name() -> None:
-    """Keys are never percent-decoded."""
-    assert PLACES.check(f"{ROOT}/t/%2e%2e/u/x").parts[-3] == "%2e%2e"
+def test_nothing_is_decoded() -> None:
+    assert PLACES.check(f"{ROOT}/t/%74/x").parts[-2] == "%74"
     with pytest.raises(BadRequest, match="another table"):
         PLACES.check(f"{ROOT}/%74/x")
 
 
-@pytest.mark.parametrize("text", [f"{ROOT}/t/below/", "s3://b/more/v", "s3://c/u/other", "s3://b/lake/data/main/v"])
+def test_what_the_lake_keeps_is_not_allowed_by_a_setting_that_is_wider() -> None:
+    places = TablePlaces(Premises(PREMISES.data_path, PREMISES.root, allowed("s3://b")), [parse(f"{ROOT}/t")], [])
+    for text in ("s3://b/lake/data/main/t/x", f"{ROOT}/u/x"):
+        with pytest.raises(BadRequest):
+            places.check(text)
+    assert places.check("s3://b/lake/x")
+    for text in ("s3://b/lake/data/main/t", "s3://b/lake/data", ROOT, "s3://b/lake", "s3://b"):
+        with pytest.raises(BadRequest):
+            places.check_directory(text)
+
+
+def test_a_link_on_a_disk_leads_nowhere_else(tmp_path: Path) -> None:
+    lake, outside = tmp_path / "lake", tmp_path / "outside"
+    for folder in (lake / "root/t", lake / "root/u", lake / "more", outside):
+        folder.mkdir(parents=True)
+    (lake / "root/t/away").symlink_to(outside)
+    (lake / "root/t/theirs").symlink_to(lake / "root/u")
+    (lake / "root/t/here").symlink_to(lake / "root/t")
+    (lake / "more/away").symlink_to(outside)
+    (tmp_path / "link").symlink_to(lake)
+    for at in (lake, tmp_path / "link"):
+        premises = Premises(parse(f"{at}/data"), parse(f"{at}/root"), allowed(f"{at}/more"))
+        places = TablePlaces(premises, [parse(f"{at}/root/t")], [])
+        for name in ("root/t/x", "root/t/here/x", "more/x"):
+            assert places.check(f"{at}/{name}")
+        for name in ("root/t/away/x", "root/t/theirs/x", "root/t/away", "more/away/x"):
+            with pytest.raises(BadRequest):
+                places.check(f"{at}/{name}")
+
+
+@pytest.mark.parametrize("text", [f"{ROOT}/t/below/", "s3://b/more/v", "s3://c/u/other"])
 def test_directories_that_a_table_may_have(text: str) -> None:
     assert PLACES.check_directory(text) == Location.parse(text.rstrip("/"))
 
@@ -93,6 +150,7 @@ def test_directories_that_a_table_may_have(text: str) -> None:
     [
         # above others, or everybody's
         *("s3://b/more", "s3://c", "s3://c/u", "s3://b/lake/data", "s3://b/lake/data/", "s3://b/lake/data/main"),
+        *("s3://b/lake/data/main/v", "s3://b/lake/data/main/t", "s3://b/more/v//", "s3://b/more/%2e%2e/v"),
         *("s3://b/lake", ROOT, f"{ROOT}/u", "s3://b", "s3://b/more/u", "s3://b/more/u/below"),
     ],
 )

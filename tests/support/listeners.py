@@ -266,8 +266,9 @@ class Proxy:
     """Between a process and what it connects to. It can be frozen, so that nothing passes and nobody is told, or shut,
     so that every connection breaks and none is taken."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, overhear: Callable[[bytes], None] = lambda _: None) -> None:
         self._target = (host, port)
+        self._overhear = overhear
         self._gate = threading.Event()
         self._gate.set()
         self._sockets: set[socket.socket] = set()
@@ -306,12 +307,13 @@ class Proxy:
             for one in (near, far):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._sockets |= {near, far}
-            for ends in ((near, far), (far, near)):
+            for ends in ((near, far, self._overhear), (far, near, lambda _: None)):
                 threading.Thread(target=self._pass, args=ends, daemon=True).start()
 
-    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+    def _pass(self, one: socket.socket, other: socket.socket, overhear: Callable[[bytes], None]) -> None:
         with suppress(OSError):
             while data := one.recv(65536):
+                overhear(data)
                 self._gate.wait()
                 other.sendall(data)
         self._gate.wait()
@@ -323,12 +325,12 @@ class Proxy:
 
 
 @contextmanager
-def proxy(url: str) -> Iterator[tuple[Proxy, str]]:
-    """To what a URL leads to; the URL that leads through it."""
+def proxy(url: str, overhear: Callable[[bytes], None] = lambda _: None) -> Iterator[tuple[Proxy, str]]:
+    """To what a URL leads to; the URL that leads through it. What is sent there can be overheard."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     assert parts.port is not None
-    between = Proxy(parts.hostname, parts.port)
+    between = Proxy(parts.hostname, parts.port, overhear)
     user = f"{parts.username}:{parts.password}@" if parts.username else ""
     try:
         yield between, urlunsplit(parts._replace(netloc=f"{user}127.0.0.1:{between.port}"))

@@ -82,7 +82,10 @@ SET_LOCATION: Final = """
 COPY_FILE_PARTITIONS: Final = "COPY committed_file (data_file_id, spec_id, partition) FROM STDIN"
 
 LOCATIONS: Final = """
-    SELECT location FROM table_location JOIN ducklake_table USING (table_id)
+    SELECT place FROM (
+        SELECT table_id, location AS place FROM table_location
+        UNION ALL SELECT table_id, value FROM table_property WHERE key = ANY(%(keys)s)
+    ) AS chosen JOIN ducklake_table USING (table_id)
     WHERE end_snapshot IS NULL AND table_id IS DISTINCT FROM %(except_for)s
 """
 
@@ -209,7 +212,7 @@ async def place_files(conn: Conn, places: Iterable[tuple[int, int, Mapping[str, 
             await copy.write_row((data_file_id, spec_id, orjson.dumps(partition).decode()))
 
 
-async def locations(conn: Conn, except_for: int | None) -> list[str]:
-    """That other tables have of their own."""
-    found = await conn.execute(LOCATIONS, {"except_for": except_for})
+async def locations(conn: Conn, except_for: int | None, keys: Sequence[str]) -> list[str]:
+    """That other tables have of their own. `keys` are properties that name some."""
+    found = await conn.execute(LOCATIONS, {"except_for": except_for, "keys": list(keys)})
     return [row[0] for row in await found.fetchall()]

@@ -8,6 +8,7 @@ one when that text changes; everything else about it is kept in the annex, in th
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID, uuid4
@@ -21,11 +22,11 @@ from mergus.annex import views as annex
 from mergus.catalog import table_places
 from mergus.catalog.find import find_schema
 from mergus.catalog.lake import Lake
-from mergus.catalog.locations import TablePlaces, parse
+from mergus.catalog.locations import TablePlaces, given
 from mergus.catalog.names import check_name, find_clash, taken
 from mergus.catalog.served_views import COMMENT, METADATA_PATH, FoundView, ShownView, find_view, shown
 from mergus.catalog.views import find, uuid_of
-from mergus.ducklake import view_sql, views
+from mergus.ducklake import tables, view_sql, views
 from mergus.ducklake.commit import Commit
 from mergus.errors import AlreadyExists, BadRequest, NotFound, ServiceUnavailable, Unsupported
 from mergus.iceberg import view_update
@@ -153,7 +154,7 @@ async def _check(lake: Lake, namespace: Namespace, base: ViewMetadata | None, vi
     """Whether what is new about it can be: its places, and its text for DuckDB."""
     metadata_path = view.properties.get(METADATA_PATH)
     if base is None or (base.location, base.properties.get(METADATA_PATH)) != (view.location, metadata_path):
-        places = await _places(lake, view)
+        places = await _places(lake, view.uuid)
         for text in (view.location, metadata_path):
             if text is not None:
                 places.check_directory(text)
@@ -162,9 +163,23 @@ async def _check(lake: Lake, namespace: Namespace, base: ViewMetadata | None, vi
         await asyncio.to_thread(_check_sql, sql, namespace, view.current.default_namespace)
 
 
-async def _places(lake: Lake, view: ViewMetadata) -> TablePlaces:
+async def _places(lake: Lake, uuid: str) -> TablePlaces:
+    """Of a view, or what might be one. A table's directory is named by its uuid, too, and who registers a view says
+    what its uuid is."""
     grounds = await table_places.premises(lake)
-    return await table_places.among_others(lake, TablePlaces(grounds, [grounds.root / view.uuid]), None)
+    async with lake.read() as conn:
+        if await tables.was_there(conn, UUID(uuid)):
+            raise BadRequest(f"{uuid} is the uuid of a table")
+    return await table_places.among_others(lake, TablePlaces(grounds, [grounds.root / uuid]), None)
+
+
+async def _directory(lake: Lake, text: str) -> str:
+    """The uuid by which the directory is named that the file is in, if it is one of the lake's; else one of nobody."""
+    root, location = (await table_places.premises(lake)).root, given(text)
+    if root.contains(location):
+        with suppress(ValueError, IndexError):
+            return str(UUID(location.parts[len(root.parts)]))
+    return str(uuid4())
 
 
 def _check_sql(sql: str, namespace: Namespace, default_namespace: tuple[str, ...]) -> None:
@@ -181,13 +196,12 @@ def _check_sql(sql: str, namespace: Namespace, default_namespace: tuple[str, ...
 
 
 async def _read_file(lake: Lake, ctx: RequestContext, text: str) -> ViewMetadata:
-    """A file that a client names: only where the lake or its settings say, only what is called like one."""
-    location = parse(text)
+    """A file that a client names: only where views of the lake have theirs, or its settings say, and only what is
+    called like one."""
+    if not text.endswith(FILE_NAMES):
+        raise BadRequest(f"{text} is not called like a view metadata file")
+    location = (await _places(lake, await _directory(lake, text))).check(text)
     grounds = await table_places.premises(lake)
-    if location not in grounds or not text.endswith(FILE_NAMES):
-        raise BadRequest(
-            f"{text} is no view metadata file in the lake or where the server allows (MERGUS_ALLOWED_LOCATIONS)"
-        )
     if any(place.contains(location) for place in (grounds.root, grounds.data_path)):
         # it may be of any view that there ever was, under whatever name
         await authorise(ctx, None, needs=READ)

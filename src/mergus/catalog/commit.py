@@ -27,9 +27,10 @@ from mergus.catalog.commit_write import write
 from mergus.catalog.find import find_schema, find_table
 from mergus.catalog.lake import Lake
 from mergus.catalog.load_table import body_of
-from mergus.catalog.locations import OthersMatter, TablePlaces, parse
+from mergus.catalog.locations import OthersMatter, TablePlaces
 from mergus.catalog.names import find_clash, taken
 from mergus.catalog.table_cache import Answer, Body
+from mergus.catalog.table_places import Claims
 from mergus.ducklake.commit import Commit
 from mergus.ducklake.snapshots import Head
 from mergus.ducklake.told import Committed
@@ -62,6 +63,7 @@ class _Planned:
     plan: Plan
     since: Head
     table_id: int | None
+    claims: Claims
 
 
 async def commit_table(lake: Lake, ctx: RequestContext, change: Change) -> Body:
@@ -148,6 +150,7 @@ async def _write(
     ready = [p for p in planned if isinstance(p, _Planned)]
     for p in ready:
         await _check(tx, p)
+    await table_places.check_claims(tx.conn, [p.claims for p in ready])
     point("commit.locked")
     place = (await lake.tables()).materialiser.place
     ids = await write(tx, lake.objects, place, [p.plan for p in ready], litter)
@@ -176,9 +179,11 @@ async def _plan(lake: Lake, change: Change, litter: list[Location]) -> _Planned 
     answer = await served.answer(table_id, head)
     if _is_done(change, answer):
         return table_id
-    made = await _planned(lake, change, answer, await table_places.of_table(lake, answer.table), litter)
+    places = await table_places.of_table(lake, answer.table)
+    made = await _planned(lake, change, answer, places, litter)
     # An older answer held at `head` still; a rename between the two has no word that names the table.
-    return _Planned(made, max(answer.head, head, key=lambda h: (h.epoch, h.snapshot_id)), table_id)
+    since = max(answer.head, head, key=lambda h: (h.epoch, h.snapshot_id))
+    return _Planned(made, since, table_id, Claims.of(table_id, places, made.update))
 
 
 async def _planned(
@@ -197,9 +202,7 @@ async def _placed(
 ) -> Plan:
     table, shown = (None, None) if answer is None else (answer.table, answer.written.metadata)
     made = await plan(lake, change, table, shown, places, litter)
-    if (location := made.update.location) is not None and parse(location) not in places.own:
-        places.check_directory(location)
-    table_places.check_properties(places, made.update.set_properties)
+    table_places.check_update(places, made.update)
     return made
 
 
@@ -218,7 +221,8 @@ async def _plan_new(lake: Lake, head: Head, change: Change, litter: list[Locatio
     if promised is None:
         raise CommitFailed(f"Table {change.namespace}.{change.name} was not staged with this uuid, or too long ago")
     places = await table_places.of_new(lake, UUID(change.uuid), promised)
-    return _Planned(await _planned(lake, change, None, places, litter), head, None)
+    made = await _planned(lake, change, None, places, litter)
+    return _Planned(made, head, None, Claims.of(None, places, made.update))
 
 
 def _is_done(change: Change, answer: Answer) -> bool:

@@ -36,6 +36,7 @@ from mergus.materialise.incoming import AddedDelete, Check, Incoming
 from mergus.materialise.layout import rows_range
 from mergus.materialise.manifests import Manifests
 from mergus.materialise.side_file import ROW_ID
+from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
 READS_AT_ONCE: Final = 8
@@ -222,7 +223,11 @@ def check_positions(path: str, positions: BitMap64, record_count: int) -> None:
 
 
 def _is_of_rows(view: View, path: str) -> bool:
-    return rows_range(path) is not None and path.startswith(str(view.layout.directory) + "/")
+    """Paths of data files that delete files name are whatever a client wrote there."""
+    try:
+        return rows_range(path) is not None and view.layout.directory.contains(Location.parse(path))
+    except ValueError:
+        return False
 
 
 async def _deleted(scene: Scene, progress: Progress, found: Incoming) -> dict[str, BitMap64]:
@@ -294,6 +299,11 @@ async def _added(scene: Scene, progress: Progress, snapshot: AddedSnapshot, foun
         progress.next_row_id += sum(added.file.record_count for added in found.added)
         return [planned(scene.terms, added, None) for added in found.added]
     places = {added.file.file_path: scene.check(added.file.file_path) for added in found.added}
+    async with one_state(scene.pool) as conn:
+        # the commit asks once more; this is before anything of them is read
+        table_id = None if scene.view is None else scene.view.table.id
+        if theirs := await files.of_another(conn, table_id, places.keys(), scene.at + 1):
+            raise BadRequest(f"File is one of another table: {theirs}")
     columns = await looked_at(scene.objects, found.added, places)
     files_planned: list[PlannedFile] = []
     for added, parts in zip(found.added, columns, strict=True):

@@ -1,15 +1,33 @@
 """Where a client may have the files of a table: every location that it names is looked at here before anything is read.
 
 A table has a directory of its own beside the data path, with everything that Iceberg's clients write unless they are
-told otherwise, and DuckLake's directory. Other places are allowed by setting. Nothing of another table's may be named:
-two tables that share a file would lose it when one of them does not need it any more.
+told otherwise. Other places are allowed by setting. What must hold:
+
+- Nothing of another table's may be named: two tables that share a file would lose it when one of them does not need it
+  any more, and what is another's may be nothing for the eyes of who writes this one.
+- Nothing new in DuckLake's data path may be named, be it in the directory that DuckLake has for this very table. A
+  directory is not a table there (H22): it may hold files of one that was dropped, or renamed; and what DuckLake does
+  not know there, its cleaner deletes (H42).
+- A name is what it is to everybody. What some reader would unpack to a way up, or what only looks like a slash or a
+  dot, is refused; and on a local disk a link leads nowhere else.
 """
 
+import os
+import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
 
 from mergus.errors import BadRequest
 from mergus.storage.location import Location
+
+# Those that Unicode does not take for the plain ones, too: fraction slash, division slash, big solidus, set minus.
+_LOOK_ALIKES: Final = frozenset("\u2044\u2215\u29f8\u2216\u29f5")
+# Marks of direction, joiners, surrogates and the like: two names that look the same may differ in them.
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_SEPARATOR: Final = re.compile(r"[/\\]")
 
 
 class OthersMatter(Exception):
@@ -24,8 +42,10 @@ class Premises:
     root: Location
     allowed: tuple[Location, ...] = ()
 
-    def __contains__(self, location: Location) -> bool:
-        return any(place.contains(location) for place in (self.data_path, self.root, *self.allowed))
+    def allows(self, location: Location) -> bool:
+        """Whether it is a place where tables may have theirs by setting, and not one where the lake keeps them."""
+        kept = self.data_path.contains(location) or self.root.contains(location)
+        return not kept and any(place.contains(location) and _stays(place, location) for place in self.allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +59,13 @@ class TablePlaces:
 
     def check(self, text: str) -> Location:
         """The place that a client names for a file. Raises BadRequest."""
-        location = parse(text)
-        if any(place.contains(location) for place in self.own):
-            return location
-        if location not in self.premises:
-            raise BadRequest(
-                f"{text} lies outside of the table's locations ({', '.join(map(str, self.own))}) and of what the "
-                "server allows (MERGUS_ALLOWED_LOCATIONS)"
-            )
-        if self.others is None:
-            raise OthersMatter
-        # all below the root belongs to some table
-        if self.premises.root.contains(location) or any(place.contains(location) for place in self.others):
-            raise BadRequest(f"{text} lies in the location of another table")
-        return location
+        if text.endswith("/"):
+            raise BadRequest(f"{text} is a directory, and no file")
+        return self._check(text)
 
     def check_directory(self, text: str) -> Location:
         """A directory in which the table is to have files: neither above nor below another's."""
-        location = self.check(text)
+        location = self._check(text)
         if self.others is None:
             raise OthersMatter
         around = (self.premises.data_path, self.premises.root, *self.others)
@@ -64,12 +73,68 @@ class TablePlaces:
             raise BadRequest(f"{text} cannot be a table's location: it holds other tables'")
         return location
 
+    def _check(self, text: str) -> Location:
+        location = given(text)
+        if any(place.contains(location) and _stays(place, location) for place in self.own):
+            return location
+        if self.premises.data_path.contains(location):
+            raise BadRequest(f"{text} lies in DuckLake's data path: only DuckDB puts files there")
+        # all below the root belongs to some table
+        if self.premises.root.contains(location):
+            raise BadRequest(f"{text} lies in the location of another table")
+        if not self.premises.allows(location):
+            raise BadRequest(
+                f"{text} lies outside of the table's locations ({', '.join(map(str, self.own))}) and of what the "
+                "server allows (MERGUS_ALLOWED_LOCATIONS)"
+            )
+        if self.others is None:
+            raise OthersMatter
+        if any(place.contains(location) for place in self.others):
+            raise BadRequest(f"{text} lies in the location of another table")
+        return location
+
 
 def parse(text: str) -> Location:
+    """One of the lake's own, or of its settings."""
     try:
-        return Location.parse(text.rstrip("/") if text.endswith("/") else text)
+        return Location.parse(text)
     except ValueError as e:
         raise BadRequest(f"Not a location that can be used: {e}") from None
+
+
+def given(text: str) -> Location:
+    """One that a client gave. Raises BadRequest if it is not plain."""
+    location = parse(text)
+    if not text.isascii() and any(map(_is_disguise, text)):
+        raise BadRequest(f"Not a location that can be used: it has characters that look like others: {text!r}")
+    if any(map(_leads_up, location.parts)):
+        raise BadRequest(f"Not a location that can be used: it has an encoded '.' or '..' part: {text!r}")
+    return location
+
+
+def _is_disguise(character: str) -> bool:
+    if character.isascii():
+        return False
+    plain = unicodedata.normalize("NFKC", character)
+    return character in _LOOK_ALIKES or not set("/\\.%:").isdisjoint(plain) or unicodedata.category(plain[0]) in _UNSEEN
+
+
+def _leads_up(part: str) -> bool:
+    """Whether it does to those who unpack it, as often as they like. A slash that is encoded is part of a name: writers
+    put values of partitions into paths so."""
+    if "%" not in part and "\\" not in part:
+        return False
+    while (plain := unquote(part)) != part:
+        part = plain
+    return not {".", ".."}.isdisjoint(_SEPARATOR.split(part))
+
+
+def _stays(place: Location, location: Location) -> bool:
+    """Whether links on the way lead out of the place."""
+    if location.scheme != "file":
+        return True
+    real, within = (os.path.realpath(f"/{one.key}") for one in (place, location))
+    return Location.parse(real).contains(Location.parse(within))
 
 
 def allowed(setting: str) -> tuple[Location, ...]:

@@ -13,8 +13,10 @@ import orjson
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
 from mergus.annex import iceberg_tables as annex
+from mergus.catalog import table_places
 from mergus.catalog.find import find_namespace, find_schema
 from mergus.catalog.lake import Lake
+from mergus.catalog.locations import parse
 from mergus.catalog.names import check_name, find_clash, taken
 from mergus.catalog.paging import PageRequest
 from mergus.ducklake import dropped
@@ -80,7 +82,7 @@ async def undrop_table(lake: Lake, ctx: RequestContext, namespace: Namespace, wa
 async def check_place(conn: Conn, table: Dropped, replaced: int | None) -> None:
     """Whether nobody has its location by now, but a table that it takes the place of."""
     location = (await annex.read(conn, table.id)).location
-    if location is not None and location in await annex.locations(conn, except_for=replaced):
+    if location is not None and any(map(parse(location).overlaps, await table_places.others(conn, replaced))):
         raise BadRequest(f"The table's location {location} is that of another table by now")
 
 

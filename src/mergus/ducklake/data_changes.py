@@ -27,7 +27,7 @@ from typing import Any, Final, LiteralString
 
 from psycopg import sql
 
-from mergus.ducklake import files, inlined, stats
+from mergus.ducklake import files, inlined, scheduled, stats
 from mergus.ducklake.changes import deleted_from_table, inlined_delete, inserted_into_table
 from mergus.ducklake.commit import Commit
 from mergus.ducklake.files import ColumnStats
@@ -203,6 +203,10 @@ async def _refuse_known(tx: Commit, table_id: int, paths: TablePaths, added: Seq
         raise BadRequest(f"File is added twice: {twice[0]}")
     if known := await files.live_paths(tx.conn, table_id, paths, candidates):
         raise BadRequest(f"File is in the table already: {min(known)}")
+    if theirs := await files.of_another(tx.conn, table_id, candidates, tx.snapshot_id):
+        raise BadRequest(f"File is one of another table: {theirs}")
+    if doomed := await scheduled.among(tx.conn, list(candidates)):
+        raise BadRequest(f"File was one of a table of the lake, and is about to be deleted: {doomed[0]}")
 
 
 async def _end_files(tx: Commit, table_id: int, ended: Sequence[int]) -> None:

@@ -18,6 +18,7 @@ from psycopg import sql
 from mergus.ducklake.connect import Conn
 from mergus.ducklake.paths import Path, TablePaths
 from mergus.ducklake.visible import VISIBLE
+from mergus.storage.location import Location
 
 _FILE: Final = """
     SELECT data_file_id, path, path_is_relative, record_count, file_size_bytes, row_id_start, begin_snapshot,
@@ -75,6 +76,19 @@ READ_PATHS: Final = """
 LIVE_PATHS: Final = """
     SELECT path, path_is_relative FROM ducklake_data_file
     WHERE table_id = %(table_id)s AND end_snapshot IS NULL AND path = ANY(%(spellings)s)
+"""
+
+# At any snapshot, live or not; but what the table itself has had is its own. A table that was registered, dropped and
+# registered again is the same one by its uuid, and one that this commit drops gives way to the one that it makes.
+PATHS_OF_OTHERS: Final = """
+    SELECT f.path FROM ducklake_data_file f
+    WHERE f.table_id <> %(table_id)s AND NOT f.path_is_relative AND f.path = ANY(%(spellings)s)
+      AND NOT EXISTS (SELECT FROM ducklake_data_file o WHERE o.table_id = %(table_id)s AND o.path = f.path)
+      AND NOT EXISTS (SELECT FROM ducklake_table t
+                      WHERE t.table_id = f.table_id
+                        AND (t.end_snapshot = %(next)s
+                             OR t.table_uuid IN (SELECT table_uuid FROM ducklake_table WHERE table_id = %(table_id)s)))
+    LIMIT 1
 """
 
 READ_AT_PATHS: Final = f"{_FILE} AND end_snapshot IS NULL AND path = ANY(%(spellings)s)"
@@ -238,6 +252,23 @@ async def live_paths(conn: Conn, table_id: int, paths: TablePaths, candidates: C
     spellings = {spelling for path in candidates for spelling in (path, stored(path, paths.directory).text)}
     found = await _rows(conn, LIVE_PATHS, {"table_id": table_id, "spellings": list(spellings)})
     return {paths.resolve(*row) for row in found} & set(candidates)
+
+
+async def of_another(conn: Conn, table_id: int | None, candidates: Collection[str], snapshot_id: int) -> str | None:
+    """One of the candidates, absolute paths outside of DuckLake's data path, that another table lists, or listed at a
+    snapshot that is there still. `snapshot_id` is that of the commit, or any later one."""
+    spellings = {spelling for path in candidates for spelling in _spelled(path)}
+    key = {"table_id": -1 if table_id is None else table_id, "spellings": list(spellings), "next": snapshot_id}
+    found = await _rows(conn, PATHS_OF_OTHERS, key)
+    return found[0][0] if found else None
+
+
+def _spelled(path: str) -> tuple[str, ...]:
+    """All ways to write it that clients and DuckDB have."""
+    if path.startswith("s3://"):
+        return (path,)
+    key = Location.parse(path).key
+    return path, f"/{key}", f"file:/{key}", f"file:///{key}"
 
 
 async def at_paths(

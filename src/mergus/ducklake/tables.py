@@ -85,6 +85,7 @@ ROWS_OF_A_TABLE: Final = {
     "ducklake_sort_info": "table_id",
 }
 
+WAS_THERE: Final = "SELECT EXISTS (SELECT FROM ducklake_table WHERE table_uuid = %(uuid)s)"
 FIND_BY_UUID: Final = "SELECT table_id FROM ducklake_table WHERE table_uuid = %(uuid)s AND end_snapshot IS NULL"
 
 # One row for a table and a snapshot, however many changes of the table the snapshot holds.
@@ -222,6 +223,12 @@ async def find_by_uuid(conn: Conn, uuid: UUID) -> int | None:
     """The id of the live table with this uuid."""
     row = await (await conn.execute(FIND_BY_UUID, {"uuid": uuid})).fetchone()
     return None if row is None else int(row[0])
+
+
+async def was_there(conn: Conn, uuid: UUID) -> bool:
+    """Whether a table has this uuid, or had it at a snapshot that is there still."""
+    row = await (await conn.execute(WAS_THERE, {"uuid": uuid})).fetchone()
+    return row is not None and bool(row[0])
 
 
 async def record_schema_version(tx: Commit, table_id: int) -> None:

@@ -33,6 +33,7 @@ from mergus.iceberg.manifest import (
 from mergus.iceberg.manifest_list import ManifestFile
 from mergus.iceberg.partition_spec import PartitionSpec
 from mergus.materialise.at_once import each
+from mergus.materialise.layout import rows_range
 from mergus.materialise.manifests import Manifests
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
@@ -235,8 +236,7 @@ def _compared(
             if not own:
                 raise _not_own(entry, file, snapshot_id)
             _check_spec(opened, shown, specs)
-            check_file(shown)
-            check(shown.file_path)
+            _check_new(shown, check)
             if shown.content == DATA:
                 incoming.added.append(Added(file.partition_spec_id, shown))
             else:
@@ -247,6 +247,13 @@ def _compared(
         elif key not in seen:
             incoming.removed_deletes.append(entry)
     return incoming
+
+
+def _check_new(file: DataFile, check: Check) -> None:
+    check_file(file)
+    check(file.file_path)
+    if file.content == DATA and rows_range(file.file_path) is not None:
+        raise BadRequest(f"The snapshot adds a file that only the server makes: {file.file_path}")
 
 
 def _not_own(entry: Entry, file: ManifestFile, snapshot_id: int) -> BadRequest | CommitFailed:

@@ -49,6 +49,10 @@ class Location:
         same_root = (self.scheme, self.bucket) == (other.scheme, other.bucket)
         return same_root and other.parts[: len(self.parts)] == self.parts
 
+    def overlaps(self, other: "Location") -> bool:
+        """Whether one of the two is, or lies below, the other."""
+        return self.contains(other) or other.contains(self)
+
     def __str__(self) -> str:
         return f"s3://{self.bucket}/{self.key}" if self.scheme == "s3" else f"file:///{self.key}"
 
