@@ -13,7 +13,7 @@ from mergus.access.privileges import Grant, Privilege, Resource, Rights, limited
 from mergus.annex import clients, grants
 from mergus.ducklake.connect import Pool, connection
 from mergus.errors import NotAuthorized
-from mergus.iceberg.namespace import LEVEL_SEPARATOR, Namespace
+from mergus.iceberg.namespace import Namespace
 
 MOST_KNOWN: Final = 10_000
 CLIENT: Final = "client:"
@@ -59,7 +59,7 @@ class Registry:
 
 def grant_of(namespace: str, name: str, privileges: list[str]) -> Grant:
     """Of a row."""
-    of = Namespace(tuple(namespace.split(LEVEL_SEPARATOR))) if namespace else None
+    of = Namespace.of_schema(namespace) if namespace else None
     return Grant(Resource(of, name or None), frozenset(map(Privilege, privileges)))
 
 

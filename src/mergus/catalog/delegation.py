@@ -243,7 +243,7 @@ def common(prefixes: list[str]) -> str:
 
 def _named(table: Materialised) -> tuple[Namespace, str]:
     found = table.reading.view.table
-    return Namespace(tuple(found.schema_name.split("."))), found.name
+    return Namespace.of_schema(found.schema_name), found.name
 
 
 def store_of(settings: Settings) -> dict[str, str]:

@@ -153,7 +153,7 @@ async def grounds(held: Holdings, rights: Rights) -> Grounds:
 
 async def _may_read(others: frozenset[tuple[str, str]], rights: Rights) -> bool:
     for schema_name, name in sorted(others):
-        if not await rights.may_read_other(Namespace(tuple(schema_name.split("."))), name):
+        if not await rights.may_read_other(Namespace.of_schema(schema_name), name):
             return False
     return True
 

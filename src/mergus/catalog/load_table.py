@@ -21,7 +21,7 @@ from mergus.ducklake.snapshots import Head, exists, latest_ms
 from mergus.ducklake.told import LEAST_CLIENT_ID
 from mergus.errors import NoSuchSnapshot, ServiceUnavailable, Unsupported
 from mergus.iceberg.metadata import TableMetadata
-from mergus.iceberg.namespace import LEVEL_SEPARATOR, Namespace
+from mergus.iceberg.namespace import Namespace
 from mergus.materialise.metadata import earlier, refs_only, render
 from mergus.materialise.metadata_file import Written, write_past
 from mergus.materialise.past import as_at, is_there
@@ -97,7 +97,7 @@ async def check_name_of_now(conn: Conn, ctx: RequestContext, asked: tuple[Namesp
     even what was in it then. Raises as if there were none."""
     table = await tables.read(conn, table_id)
     if table is not None:
-        now = Namespace(tuple(table.schema_name.split(LEVEL_SEPARATOR)))
+        now = Namespace.of_schema(table.schema_name)
         if not may(ctx, ctx.needs, now, table.name):
             ctx.refused = Resource(*asked)
             raise missing(ctx, ctx.refused)

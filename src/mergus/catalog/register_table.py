@@ -18,8 +18,9 @@ from functools import partial
 from typing import Final
 from uuid import UUID, uuid4
 
-from mergus.access.authorise import authorise
+from mergus.access.authorise import authorise, may
 from mergus.access.context import RequestContext
+from mergus.access.privileges import DROP, READ
 from mergus.catalog import register_history, table_places
 from mergus.catalog.commit import cleared, committed_body
 from mergus.catalog.commit_data import DataStep
@@ -73,7 +74,9 @@ LEFT_OUT_FOR: Final = "mergus.earlier-snapshots-left-out-for"
 async def register_table(
     lake: Lake, ctx: RequestContext, namespace: Namespace, name: str, metadata_location: str, *, overwrite: bool
 ) -> Body:
-    await authorise(ctx, namespace)
+    await authorise(ctx, namespace, name)
+    if overwrite:
+        await authorise(ctx, namespace, name, DROP)
     check_name(name)
     async with lake.read() as conn:
         old = await _replaced(conn, namespace, name, overwrite=overwrite)
@@ -241,7 +244,8 @@ async def _put_back(
             ctx.table_id = live
             return live
         found = await dropped.newest_first(tx.conn, None, uuid=uuid, limit=1)
-        if not found:
+        # nobody gets to read in this way what they could not when it was there
+        if not found or not may(ctx, READ, Namespace.of_schema(found[0].schema_name), found[0].name):
             raise BadRequest(f"{place} is of a table of this lake that is gone, or of which something has expired")
         (table,) = found
         if await snapshots.changed_since(tx.conn, table.id, as_of, table.dropped_at):

@@ -17,7 +17,7 @@ async def change(settings: Settings, schema: str, table: str, changes: Mapping[s
     if changes.get(FORMAT_VERSION) not in {None, "2", "3"}:
         raise BadRequest(f"{FORMAT_VERSION} is 2 or 3, not {changes[FORMAT_VERSION]}")
     async with open_pool(settings) as pool, connection(pool) as conn, conn.transaction():
-        table_id = await find_table(conn, Namespace(tuple(schema.split("."))), table)
+        table_id = await find_table(conn, Namespace.of_schema(schema), table)
         for key, value in changes.items():
             await annex.set_property(conn, table_id, key, value)
         if changes:

@@ -35,7 +35,7 @@ LIST: Final = """
     SELECT t.table_id, t.table_uuid, t.table_name, t.end_snapshot, d.snapshot_time,
            (SELECT count(*) FROM ducklake_data_file f
             WHERE f.table_id = t.table_id AND f.end_snapshot = t.end_snapshot),
-           s.schema_id, (SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL),
+           s.schema_id, s.schema_name, (SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL),
            s.path, s.path_is_relative, t.path, t.path_is_relative
     FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id
     LEFT JOIN ducklake_snapshot d ON d.snapshot_id = t.end_snapshot
@@ -79,6 +79,7 @@ class Dropped:
     time: datetime | None
     data_files: int
     schema_id: int
+    schema_name: str
     paths: TablePaths
 
 
@@ -98,7 +99,7 @@ async def newest_first(
     rows = await (await conn.execute(LIST, {**key, "before": before, "before_id": before_id})).fetchall()
     return [
         Dropped(*about, paths=TablePaths(data_path, Path(*paths[:2]), Path(*paths[2:])))
-        for *about, data_path, paths in ((*row[:8], row[8:]) for row in rows)
+        for *about, data_path, paths in ((*row[:9], row[9:]) for row in rows)
     ]
 
 

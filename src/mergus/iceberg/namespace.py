@@ -35,6 +35,10 @@ class Namespace:
         """From a decoded path segment or `parent` parameter, levels parted by the unit separator."""
         return cls(tuple(segment.split(UNIT_SEPARATOR)))
 
+    @classmethod
+    def of_schema(cls, name: str) -> "Namespace":
+        return cls(tuple(name.split(LEVEL_SEPARATOR)))
+
     @property
     def schema_name(self) -> str:
         return LEVEL_SEPARATOR.join(self.levels)
