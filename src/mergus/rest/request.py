@@ -8,6 +8,7 @@ from fastapi import Depends, Path, Query, Request, Response
 from pydantic import AfterValidator
 
 from mergus.access.context import RequestContext
+from mergus.catalog.delegation import asked
 from mergus.catalog.lake import Lake
 from mergus.catalog.paging import PageRequest
 from mergus.catalog.warehouse import enter
@@ -100,7 +101,9 @@ def json_response(content: Any, status: int = 200) -> Response:  # noqa: ANN401
 
 
 def varied(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """With what else an answer about a table depends on: who asks, and whether for access to its files."""
+    """With what else an answer about a table depends on, where access to its files is asked for: that, and by whom."""
+    if not asked.get():
+        return headers
     return [(k, v + ALSO_VARIES if k == b"vary" and ALSO_VARIES not in v else v) for k, v in headers]
 
 
