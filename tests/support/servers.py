@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import httpx
 
-from mergus.config import Settings
+from mergus.config import Settings, variable
 from mergus.embedded.state import free_port
 from mergus.process import end_with_parent
 from mergus.serve import environment
@@ -71,11 +71,14 @@ def error_of(response: httpx.Response) -> tuple[int, str]:
 
 
 def start(settings: Settings, log: Path, *command: str) -> subprocess.Popen[bytes]:
-    """A command of ours as a process of its own, which ends with this one."""
+    """A command of ours as a process of its own, which ends with this one. Its settings are these and no others: what
+    is unset here does not come from the suite's environment."""
+    names = {variable(name) for name in Settings.model_fields}
+    others = {name: value for name, value in os.environ.items() if name not in names}
     with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "mergus", *command],
-            env={**os.environ, **environment(settings)},
+            env={**others, **environment(settings)},
             stdout=output,
             stderr=output,
             start_new_session=True,

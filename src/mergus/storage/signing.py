@@ -108,7 +108,7 @@ def _target(settings: Settings, uri: str) -> tuple[str, str, str, list[tuple[str
         raise BadRequest("The address of the request to sign is not that of an object")
     try:
         path = unquote(parts.path, errors="strict")
-        query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query), errors="strict")
+        query = parse_qsl(parts.query, keep_blank_values=True, errors="strict")
     except ValueError:
         raise BadRequest("The address of the request to sign cannot be decoded") from None
     bucket, style = _bucket(settings, parts.scheme, parts.hostname, port)
