@@ -15,9 +15,7 @@ What is read from it:
 A claim's name is looked for as it is first (`https://example.com/roles`), then with its dots leading into objects.
 """
 
-import hashlib
 import re
-import time
 from base64 import urlsafe_b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +33,6 @@ from mergus.errors import NotAuthorized, SetupError
 LEEWAY: Final = 30
 MAX_TOKEN_LENGTH: Final = 16 * 1024
 MAX_NAME_LENGTH: Final = 256
-KEPT_TOKENS: Final = 10_000
 
 # The end of the year 9999: later times are none that others could hold.
 _LATEST: Final = 253_402_300_799
@@ -68,16 +65,6 @@ class Claims:
     expires_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Good:
-    """What a token said, how it was signed, and the key that has proved it."""
-
-    claims: Claims
-    kid: str | None
-    alg: str
-    key: Key
-
-
 def issuer_of(token: str) -> str | None:
     """Who the token says its issuer is; nobody has checked that yet. None if it says nothing."""
     if len(token) > MAX_TOKEN_LENGTH or not _TOKEN.fullmatch(token):
@@ -102,37 +89,22 @@ class Oidc:
         self._principal_claim = settings.oidc_principal_claim
         self._roles_claim = settings.oidc_roles_claim
         self._keys = IssuerKeys(self._issuer, pace)
-        # By a hash of the token: clients send one many times. It is as good as it was if it is in time, and its key is
-        # still the issuer's.
-        self._known: dict[bytes, _Good] = {}
 
     async def verify(self, token: str) -> Claims:
         """NotAuthorized unless the token is good; ServiceUnavailable if that cannot be found out now."""
         if len(token) > MAX_TOKEN_LENGTH:
             raise _refused("is too long")
-        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-        known = self._known.get(digest)
-        if known is None or known.claims.expires_at + LEEWAY <= time.time():
-            kid, alg = self._header(token)
-            # Before its key is looked for: who comes with a token that cannot be good need not wait for the issuer.
-            self._claims(self._decode(token, None, alg))
-            keys = await self._keys.find(kid, alg)
-        else:
-            kid, alg = known.kid, known.alg
-            keys = await self._keys.find(kid, alg)
-            if known.key in keys:
-                return known.claims
+        kid, alg = self._header(token)
+        # Before its key is looked for: who comes with a token that cannot be good need not wait for the issuer.
+        self._claims(self._decode(token, None, alg))
+        keys = await self._keys.find(kid, alg)
         try:
-            checked = self._check(token, kid, alg, keys)
+            return self._check(token, kid, alg, keys)
         except NotAuthorized:
             # without a name, nothing but its signature tells that a key is a new one
             if kid is not None or len(keys) != 1:
                 raise
-            checked = self._check(token, kid, alg, await self._keys.find_again(kid, alg))
-        if len(self._known) >= KEPT_TOKENS:
-            self._known.clear()
-        self._known[digest] = checked
-        return checked.claims
+            return self._check(token, kid, alg, await self._keys.find_again(kid, alg))
 
     async def close(self) -> None:
         await self._keys.close()
@@ -151,14 +123,14 @@ class Oidc:
             raise _refused("is one for another purpose, by its type")
         return header.get("kid"), alg
 
-    def _check(self, token: str, kid: str | None, alg: str, keys: tuple[Key, ...]) -> _Good:
+    def _check(self, token: str, kid: str | None, alg: str, keys: tuple[Key, ...]) -> Claims:
         """Several keys may have one name; a token that names none must leave no choice."""
         if kid is None and len(keys) > 1:
             raise _refused("does not name its key (kid), and its issuer has several")
         wrong = _refused("is signed with a key that its issuer does not have")
         for key in keys:
             try:
-                return _Good(self._claims(self._decode(token, key, alg)), kid, alg, key)
+                return self._claims(self._decode(token, key, alg))
             except NotAuthorized as e:
                 wrong = e
         raise wrong
