@@ -13,7 +13,7 @@ import jwt
 import pytest
 
 from mergus.access.privileges import Privilege
-from mergus.config import Settings
+from mergus.config import load_settings
 from mergus.rest.operations import OPERATIONS, Operation
 from tests.support import access, commits, lakes
 from tests.support.access import SECRET, Guarded
@@ -178,7 +178,7 @@ def refused(answer: httpx.Response, operation: Operation, status: int, kind: str
 
 
 def needs_token(operation: Operation) -> bool:
-    return operation.asks_for_token(Settings())
+    return operation.asks_for_token(load_settings())
 
 
 def test_every_operation_is_asked() -> None:

@@ -3,7 +3,7 @@
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
 from mergus.catalog import delegation
-from mergus.catalog.find import find_table
+from mergus.catalog.find import find_asked
 from mergus.catalog.lake import Lake
 from mergus.iceberg.namespace import Namespace
 
@@ -13,7 +13,7 @@ async def load_credentials(lake: Lake, ctx: RequestContext, namespace: Namespace
     await authorise(ctx, namespace, name)
     if not lake.vending.is_configured:
         async with lake.read() as conn:
-            await find_table(conn, namespace, name, ctx.at)
+            await find_asked(conn, ctx, namespace, name)
         return []
     table, head = await delegation.find(lake, ctx, namespace, name)
     wanted = frozenset({delegation.VENDED})

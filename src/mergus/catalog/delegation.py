@@ -23,7 +23,7 @@ from mergus.access.authorise import may
 from mergus.access.context import RequestContext
 from mergus.access.privileges import LOAD, READ, WRITE
 from mergus.catalog import holdings, travel
-from mergus.catalog.find import find_table
+from mergus.catalog.find import find_asked
 from mergus.catalog.holdings import MOST_PLACES, Grounds, Holdings, Rights
 from mergus.catalog.lake import Lake
 from mergus.catalog.locations import parse
@@ -138,7 +138,7 @@ async def find(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str)
     if ctx.at is None:
         return (await served.answer(await served.resolve(namespace, name, head), head)).table, head
     async with lake.read() as conn:
-        table_id = await find_table(conn, namespace, name, ctx.at)
+        table_id = await find_asked(conn, ctx, namespace, name)
     return await served.past(table_id, head, ctx.at), head
 
 

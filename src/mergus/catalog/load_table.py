@@ -7,16 +7,13 @@ from typing import Final
 
 import orjson
 
-from mergus.access.authorise import authorise, may, missing
+from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
-from mergus.access.privileges import Resource
 from mergus.catalog import delegation
-from mergus.catalog.find import find_table
+from mergus.catalog.find import find_asked
 from mergus.catalog.lake import Lake
 from mergus.catalog.served_tables import PastKey, ServedTables
 from mergus.catalog.table_cache import Answer, Body, Snapshots
-from mergus.ducklake import tables
-from mergus.ducklake.connect import Conn
 from mergus.ducklake.snapshots import Head, exists, latest_ms
 from mergus.ducklake.told import LEAST_CLIENT_ID
 from mergus.errors import NoSuchSnapshot, ServiceUnavailable, Unsupported
@@ -56,8 +53,7 @@ async def load_table(
         table_id = await served.resolve(namespace, name, head)
     else:
         async with lake.read() as conn:
-            table_id = await find_table(conn, namespace, name, ctx.at)
-            await check_name_of_now(conn, ctx, (namespace, name), table_id)
+            table_id = await find_asked(conn, ctx, namespace, name)
     early = _goes_by_its_clock(ctx)
     if snapshot_id is not None:
         if not known:
@@ -90,17 +86,6 @@ async def with_access(
 ) -> Body:
     """The same, with what the client asks for to reach the table's files."""
     return delegation.put_into(body, await delegation.of_table(lake, ctx, table, head, named), lake.delegated)
-
-
-async def check_name_of_now(conn: Conn, ctx: RequestContext, asked: tuple[Namespace, str], table_id: int) -> None:
-    """A table that has been moved where its caller may not read is not shown under the name that it had, either: not
-    even what was in it then. Raises as if there were none."""
-    table = await tables.read(conn, table_id)
-    if table is not None:
-        now = Namespace.of_schema(table.schema_name)
-        if not may(ctx, ctx.needs, now, table.name):
-            ctx.refused = Resource(*asked)
-            raise missing(ctx, ctx.refused)
 
 
 async def _exists(lake: Lake, snapshot_id: int) -> bool:

@@ -14,7 +14,7 @@ from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
 from mergus.annex import reports
 from mergus.annex.reports import Report
-from mergus.catalog.find import find_table
+from mergus.catalog.find import find_asked
 from mergus.catalog.lake import USER_AGENT_KEPT, Lake
 from mergus.catalog.paging import PageRequest
 from mergus.iceberg.namespace import Namespace
@@ -39,7 +39,7 @@ async def report_metrics(lake: Lake, ctx: RequestContext, namespace: Namespace, 
     agent = (ctx.user_agent or "")[:USER_AGENT_KEPT]
     settings = lake.settings
     async with lake.aside() as conn:
-        table_id = await find_table(conn, namespace, name, ctx.at)
+        table_id = await find_asked(conn, ctx, namespace, name)
         if settings.reports_seconds:
             await reports.add(
                 conn,
@@ -60,7 +60,7 @@ async def list_reports(
     """The newest first, and the token of the next page if there is one: never all at once."""
     await authorise(ctx, namespace, name)
     async with lake.read() as conn:
-        table_id = await find_table(conn, namespace, name, ctx.at)
+        table_id = await find_asked(conn, ctx, namespace, name)
 
     async def fetch(after: str | None, limit: int | None) -> list[Report]:
         async with lake.read() as conn:

@@ -2,7 +2,7 @@
 
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
-from mergus.catalog.find import find_table
+from mergus.catalog.find import find_asked
 from mergus.catalog.lake import Lake
 from mergus.catalog.listing import list_names
 from mergus.catalog.paging import PageRequest
@@ -19,4 +19,4 @@ async def list_tables(
 async def table_exists(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str) -> None:
     await authorise(ctx, namespace, name)
     async with lake.read() as conn:
-        await find_table(conn, namespace, name, ctx.at)
+        await find_asked(conn, ctx, namespace, name)
