@@ -18,6 +18,7 @@ import pytest
 from fastapi import Response
 
 from mergus.app import create_app
+from mergus.catalog.lake import open_lake
 from mergus.config import Settings
 from mergus.rest.operations import OPERATIONS
 from tests.support import lakes, servers, views
@@ -119,7 +120,10 @@ def test_an_answer_that_never_passed_the_gate_is_not_sent(lake: TestLake) -> Non
     app.add_api_route("/leaky", leaky, methods=["GET"])
 
     async def ask() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+        async with (
+            open_lake(lake.settings) as app.state.lake,
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
+        ):
             return await http.get("/leaky")
 
     answer = asyncio.run(ask())
@@ -166,6 +170,10 @@ def registered(server: Server) -> dict[str, httpx.Response]:
     return answers
 
 
+GRANT = {"grantee": "role:gate", "grant": "ns:gate:r"}
+TO_SIGN = {"region": "us-east-1", "uri": "http://127.0.0.1/b/k", "method": "GET", "headers": {}}
+
+
 def one_of_each(server: Server, db: duckdb.DuckDBPyConnection) -> dict[str, httpx.Response]:
     """An answer of every operation, on a lake where nobody has asked for them yet."""
     server.create("gate")
@@ -198,6 +206,12 @@ def one_of_each(server: Server, db: duckdb.DuckDBPyConnection) -> dict[str, http
         "listTags": server.http.get("/v1/lake/admin/tags"),
         "loadTag": server.http.get("/v1/lake/admin/tags/gate"),
         "dropTag": server.http.delete("/v1/lake/admin/tags/gate"),
+        "addGrant": server.http.post("/v1/lake/admin/grants", json=GRANT),
+        "listGrants": server.http.get("/v1/lake/admin/grants"),
+        "removeGrant": server.http.post("/v1/lake/admin/grants/remove", json=GRANT),
+        "listAudit": server.http.get("/v1/lake/admin/audit"),
+        "getToken": server.http.post("/v1/oauth/tokens", data={"grant_type": "client_credentials"}),
+        "signRequest": server.http.post(f"{server.path('main')}/tables/t/sign", json=TO_SIGN),
         **with_views(server),
         **registered(server),
         "dropNamespace": server.http.delete(server.path("gate")),
@@ -215,6 +229,9 @@ def test_every_operation_passes_the_gate(server: Server, db: duckdb.DuckDBPyConn
     answers = one_of_each(server, db)
     # says why no function can be shown, and has no other answer
     assert error_of(answers.pop("loadFunction")) == (406, "UnsupportedOperationException")
+    # say that this server does neither
+    assert error_of(answers.pop("signRequest")) == (406, "UnsupportedOperationException")
+    assert answers.pop("getToken").json()["error"] == "invalid_client"
     assert {name: a.is_success for name, a in answers.items()} == dict.fromkeys(answers, True)
 
 

@@ -129,6 +129,8 @@ def paged(server: Server, lake: Any) -> None:
             db.execute(f"CREATE MACRO paged.{name}(x) AS x")
             db.execute(f"CREATE TABLE paged.gone_{name}(i INTEGER); DROP TABLE paged.gone_{name}")
             assert server.http.post("/v1/lake/admin/tags", json={"name": f"paged_{name}"}).status_code == 200
+            grant = {"grantee": f"role:paged_{name}", "grant": "catalog:r"}
+            assert server.http.post("/v1/lake/admin/grants", json=grant).status_code == 200
     for _ in range(2):
         assert server.http.post(f"{server.path('paged')}/tables/a/metrics", json=COMMIT_REPORT).status_code == 204
 

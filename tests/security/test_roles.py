@@ -33,7 +33,7 @@ from tests.support.servers import Server
 
 @pytest.fixture(scope="module")
 def lake() -> Iterator[TestLake]:
-    with lakes.lake(with_roles=True) as made:
+    with lakes.lake(True) as made:
         made.sql("INSERT INTO namespace_property VALUES (0, 'secret', 'of the server')")
         with made.duckdb() as db:
             db.execute("CREATE TABLE shared(i INTEGER, s VARCHAR)")
@@ -377,7 +377,7 @@ def test_tables_that_a_server_makes_are_the_writers(lake: TestLake, server: Serv
 
 def test_a_listener_that_hangs_is_put_out_by_another(tmp_path: Path) -> None:
     """Without any right on sessions but that of one role on its own."""
-    with lakes.lake(with_roles=True) as made, listeners.two_listeners(made, tmp_path) as (first, second):
+    with lakes.lake(True) as made, listeners.two_listeners(made, tmp_path) as (first, second):
         first.signal(signal.SIGSTOP)
         listeners.eventually(lambda: listeners.leader(made) == second.name, 20, lambda: second.said)
 
@@ -403,7 +403,7 @@ def test_doctor_tells_what_the_role_is(lake: TestLake) -> None:
 
 def test_the_owner_sets_up_and_takes_away(tmp_path: Path) -> None:
     """An upgrade adds tables, which the server can use at once; and what `--remove` leaves is a plain DuckLake."""
-    with lakes.lake(with_roles=True) as made:
+    with lakes.lake(True) as made:
         roles = named(made)
         owner = made.as_role(roles.owner)
         made.sql("DELETE FROM migration WHERE number = 7")

@@ -28,7 +28,7 @@ from tests.support.sharing import Sharing
 def sharing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharing]:
     options = {"format_version": 2, "listener": servers.LISTENER}
     with (
-        lakes.lake(with_roles=True) as lake,
+        lakes.lake(True) as lake,
         servers.server(lake.settings, tmp_path_factory.mktemp("server"), **options) as server,
     ):
         yield Sharing(lake, server, 2)

@@ -109,7 +109,7 @@ class TestLake:
 
 
 @contextmanager
-def lake(*, with_roles: bool = WITH_ROLES, **changes: object) -> Iterator[TestLake]:
+def lake(with_roles: bool = WITH_ROLES, /, **changes: Any) -> Iterator[TestLake]:
     """A set-up lake that goes away with its database."""
     with _roles() as names, database() as dsn:
         made = TestLake(settings_for(dsn, **changes))

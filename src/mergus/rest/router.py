@@ -7,7 +7,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
 from mergus.access.context import ANONYMOUS, RequestContext
-from mergus.access.privileges import Rights
+from mergus.access.privileges import ADMIN, Rights
 from mergus.catalog.lake import Lake
 from mergus.catalog.warehouse import check_writable
 from mergus.errors import ApiError
@@ -26,7 +26,8 @@ class OperationRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
-        operation = _OPERATIONS[self.name]
+        # one that is not in the table is for nobody but who may do everything
+        operation = _OPERATIONS.get(self.name) or Operation(self.name, "GET", self.path, self.endpoint, ADMIN)
 
         async def handle(request: Request) -> Response:
             request.scope[OPERATION] = operation.name
