@@ -198,8 +198,9 @@ async def write(
 
 
 async def _refuse_known(tx: Commit, table_id: int, paths: TablePaths, added: Sequence[NewFile]) -> None:
-    candidates = Counter(file.path for file in added)
-    if twice := [path for path, count in candidates.items() if count > 1]:
+    candidates = {file.path for file in added}
+    counted = Counter(files.one_spelling(file.path) for file in added)
+    if twice := [path for path, count in counted.items() if count > 1]:
         raise BadRequest(f"File is added twice: {twice[0]}")
     if known := await files.live_paths(tx.conn, table_id, paths, candidates):
         raise BadRequest(f"File is in the table already: {min(known)}")

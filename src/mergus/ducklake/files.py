@@ -9,7 +9,7 @@ changed by indexes, and their number does not depend on that of files, columns o
 """
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, LiteralString
 
@@ -248,38 +248,51 @@ async def paths_begun(conn: Conn, table_id: int, paths: TablePaths, first: int, 
 
 
 async def live_paths(conn: Conn, table_id: int, paths: TablePaths, candidates: Collection[str]) -> set[str]:
-    """Those of the candidates, absolute paths, that the table lists already."""
-    spellings = {spelling for path in candidates for spelling in (path, stored(path, paths.directory).text)}
-    found = await _rows(conn, LIVE_PATHS, {"table_id": table_id, "spellings": list(spellings)})
-    return {paths.resolve(*row) for row in found} & set(candidates)
+    """Those of the candidates, absolute paths, that the table lists already, however they are spelled there."""
+    asked = {one_spelling(path): path for path in candidates}
+    spellings = _spellings(candidates, paths.directory)
+    found = await _rows(conn, LIVE_PATHS, {"table_id": table_id, "spellings": spellings})
+    listed = {one_spelling(paths.resolve(*row)) for row in found}
+    return {path for spelling, path in asked.items() if spelling in listed}
 
 
 async def of_another(conn: Conn, table_id: int | None, candidates: Collection[str], snapshot_id: int) -> str | None:
     """One of the candidates, absolute paths outside of DuckLake's data path, that another table lists, or listed at a
     snapshot that is there still. `snapshot_id` is that of the commit, or any later one."""
-    spellings = {spelling for path in candidates for spelling in _spelled(path)}
-    key = {"table_id": -1 if table_id is None else table_id, "spellings": list(spellings), "next": snapshot_id}
-    found = await _rows(conn, PATHS_OF_OTHERS, key)
+    key = {"table_id": -1 if table_id is None else table_id, "next": snapshot_id}
+    found = await _rows(conn, PATHS_OF_OTHERS, {**key, "spellings": _spellings(candidates, "")})
     return found[0][0] if found else None
 
 
-def _spelled(path: str) -> tuple[str, ...]:
-    """All ways to write it that clients and DuckDB have."""
-    if path.startswith("s3://"):
-        return (path,)
-    key = Location.parse(path).key
-    return path, f"/{key}", f"file:/{key}", f"file:///{key}"
+def one_spelling(path: str) -> str:
+    """The same for all ways to write it; what is no location is itself."""
+    try:
+        return path if path.startswith("s3://") else str(Location.parse(path))
+    except ValueError:
+        return path
+
+
+def _spellings(candidates: Iterable[str], directory: str) -> list[str]:
+    """All ways to write them that clients and DuckDB have, in the directory of a table or without one."""
+    found: set[str] = set()
+    for path in candidates:
+        plain = one_spelling(path)
+        found |= {path, plain}
+        if plain.startswith("file:///"):
+            found |= {plain.removeprefix("file://"), plain.replace("file:///", "file:/", 1)}
+    relative = {stored(path, directory).text for path in found} if directory else set[str]()
+    # a text with this in it is none to Postgres, and no path there
+    return [path for path in found | relative if "\0" not in path]
 
 
 async def at_paths(
     conn: Conn, schema: str, table_id: int, paths: TablePaths, at: int, wanted: Collection[str]
 ) -> list[DataFile]:
     """The files of now that have these paths, by whichever spelling, with all that is known of them."""
-    plain = {path.removeprefix("file://") for path in wanted} | set(wanted)
-    spellings = {spelling for path in plain for spelling in (path, stored(path, paths.directory).text)}
-    key: dict[str, Any] = {"table_id": table_id, "at": at, "spellings": list(spellings)}
+    asked = set(map(one_spelling, wanted))
+    key: dict[str, Any] = {"table_id": table_id, "at": at, "spellings": _spellings(wanted, paths.directory)}
     found = [_data_file(row, paths) for row in await _rows(conn, READ_AT_PATHS, key)]
-    files = {file.id: file for file in found if file.path in plain}
+    files = {file.id: file for file in found if one_spelling(file.path) in asked}
     await _complete(conn, files, paths, await inlined_delete_table(conn, schema, table_id), key)
     return list(files.values())
 
