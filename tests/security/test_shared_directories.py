@@ -89,9 +89,7 @@ def rows(name: str) -> str:
     return f"CREATE TABLE main.{name} AS SELECT range AS i FROM range(100)"
 
 
-def test_a_table_that_was_renamed_leaves_its_files_to_the_next(
-    lake: TestLake, serving: Serving
-) -> None:
+def test_a_table_that_was_renamed_leaves_its_files_to_the_next(lake: TestLake, serving: Serving) -> None:
     with lake.duckdb() as db:
         db.execute(f"{rows('pay')}; ALTER TABLE main.pay RENAME TO salaries; {rows('pay')}")
     (secret,) = files_of(lake, "salaries")
@@ -146,9 +144,7 @@ def test_a_guarded_directory_with_too_many_files_is_refused(lake: TestLake, serv
     assert "kept_back" not in refused.value.message
 
 
-def test_files_from_elsewhere_open_their_directory_unless_others_have_some(
-    lake: TestLake, serving: Serving
-) -> None:
+def test_files_from_elsewhere_open_their_directory_unless_others_have_some(lake: TestLake, serving: Serving) -> None:
     root = lake.settings.data_path or ""
     outside = root.replace("/data/", "/outside")
     with lake.duckdb() as db:
