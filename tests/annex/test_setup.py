@@ -304,3 +304,19 @@ def test_nothing_to_set_up_is_said_clearly() -> None:
     with pytest.raises(SetupError, match="cannot be reached") as caught:
         initialise(lakes.settings_for("postgresql://mergus:hunter2secret@127.0.0.1:1/x"), quiet)
     assert "hunter2secret" not in str(caught.value)
+
+
+def test_views_of_before_begin_where_it_is_known_that_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = migrate.migrations()
+    with lakes.database() as dsn:
+        settings = lakes.settings_for(dsn)
+        monkeypatch.setattr(migrate, "migrations", lambda: [m for m in every if m.number < 10])
+        initialise(settings, quiet)
+        lake = TestLake(settings)
+        session.attach(settings).execute("CREATE SCHEMA s; CREATE SCHEMA t").close()
+        alone, beside = uuid4(), uuid4()
+        lake.sql("INSERT INTO iceberg_view VALUES (%s, 1, 'v', '{}'), (%s, NULL, NULL, '{}')", alone, beside)
+        monkeypatch.setattr(migrate, "migrations", lambda: every)
+        initialise(settings, quiet)
+        found = lake.sql("SELECT view_uuid, begin_snapshot, end_snapshot FROM iceberg_view ORDER BY begin_snapshot")
+        assert found == [(beside, 0, None), (alone, 2, None)]

@@ -228,6 +228,11 @@ def test_a_view_is_bound_and_can_reach_nothing_but_the_lake(lake: TestLake, db: 
     with pytest.raises(BrokenView, match="disabled by configuration"):
         describer.describe("d", "hosts")
     assert [f.name for f in describer.describe("d", "fails").fields] == ["x"]
+    # nor then
+    then = lake.snapshots()[-1][0]
+    with pytest.raises(BrokenView, match="disabled by configuration"):
+        describer.describe("d", "hosts", then)
+    assert [f.name for f in describer.describe("d", "fails", then).fields] == ["x"]
     with pytest.raises(BrokenView, match="does not exist"):
         describer.describe("d", "nothing")
     # what the session keeps open holds nobody up
@@ -238,6 +243,7 @@ def test_a_view_is_bound_and_can_reach_nothing_but_the_lake(lake: TestLake, db: 
     other = lake.duckdb()
     other.execute("CREATE OR REPLACE VIEW d.good AS SELECT 1 AS a")
     assert [f.name for f in describer.describe("d", "good").fields] == ["a"]
+    assert describer.describe("d", "good", then) == good
     # its connections are cut, and it opens others
     lake.sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "

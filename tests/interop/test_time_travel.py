@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import ForbiddenError, NoSuchTableError, RESTError
 
-from mergus.ducklake.session import identifier
+from mergus.ducklake.session import identifier, literal
 from tests.support import loads
 from tests.support.lakes import Row
 from tests.support.sharing import Sharing
@@ -46,8 +46,8 @@ def in_pyiceberg(sharing: Sharing, point: int | str) -> tuple[Content, dict[tupl
 def in_duckdb(sharing: Sharing, at: int) -> tuple[Content, dict[tuple[str, str], list[str]]]:
     """The same, in a session that is attached at that snapshot and sees no other."""
     instance, alias = sharing.instance.cursor(), f"at_{at}"
-    source = f"ducklake:postgres:{sharing.lake.of_writers.dsn}"
-    instance.execute(f"ATTACH '{source}' AS {alias} (SNAPSHOT_VERSION {at}, READ_ONLY)")
+    source = literal(f"ducklake:postgres:{sharing.lake.of_writers.dsn}")
+    instance.execute(f"ATTACH {source} AS {alias} (SNAPSHOT_VERSION {at}, READ_ONLY)")
     try:
         query = f"SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = '{alias}'"
         content: Content = {}

@@ -15,6 +15,7 @@ from tests.support.lakes import TestLake
 from tests.support.loads import Bucket, ids, load
 from tests.support.servers import Server, error_of
 from tests.support.views import create as create_view
+from tests.support.views import drop as drop_view
 
 NO_WAREHOUSE = "NoSuchWarehouseException"
 
@@ -252,7 +253,7 @@ def test_views_and_functions_are_those_of_the_snapshot(
     db.execute("CREATE SCHEMA seen; CREATE VIEW seen.a AS SELECT 1 AS x; CREATE MACRO seen.f(p) AS p + 1")
     one = newest(lake)
     made = create_view(server, "seen", "b", duckdb="SELECT 1 AS i, 'x' AS s")
-    create_view(server, "seen", "ours", spark="SELECT 1 AS i, 'x' AS s")
+    ours = create_view(server, "seen", "ours", spark="SELECT 1 AS i, 'x' AS s")
     two = newest(lake)
     db.execute("DROP VIEW seen.a; DROP MACRO seen.f; CREATE OR REPLACE VIEW seen.b AS SELECT 3 AS i")
 
@@ -262,12 +263,69 @@ def test_views_and_functions_are_those_of_the_snapshot(
     def functions(point: object) -> Json:
         return at(server, point, "namespaces/seen/functions").json()["identifiers"]
 
-    assert (views(one), views(two), views(newest(lake))) == (["a"], ["a", "b"], ["b"])
+    assert (views(one), views(two), views(newest(lake))) == (["a"], ["a", "b", "ours"], ["b", "ours"])
     assert (functions(one), functions(newest(lake))) == ([["seen", "f"]], [])
     assert at(server, two, "namespaces/seen/views/b").json()["metadata"] == made
     assert error_of(at(server, one, "namespaces/seen/views/b")) == (404, "NoSuchViewException")
-    # the columns of a view of DuckDB's are those of now
-    assert error_of(at(server, one, "namespaces/seen/views/a")) == (406, "UnsupportedOperationException")
+    # one of DuckDB's alone
+    (column,) = at(server, one, "namespaces/seen/views/a").json()["metadata"]["schemas"][0]["fields"]
+    assert (column["name"], column["type"]) == ("x", "int")
     assert server.http.head(f"/v1/lake@{one}/namespaces/seen/views/a").status_code == 204
-    # what DuckLake does not know of has no history
-    assert error_of(at(server, two, "namespaces/seen/views/ours")) == (404, "NoSuchViewException")
+    # one that DuckLake does not know of
+    assert at(server, two, "namespaces/seen/views/ours").json()["metadata"] == ours
+    assert error_of(at(server, one, "namespaces/seen/views/ours")) == (404, "NoSuchViewException")
+
+
+def test_a_view_that_was_broken_then_is_told(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+    db.execute("CREATE SCHEMA broken; CREATE TABLE broken.t(i INTEGER); CREATE VIEW broken.v AS SELECT * FROM broken.t")
+    before = newest(lake)
+    db.execute("DROP TABLE broken.t")
+    gone = newest(lake)
+    db.execute("CREATE TABLE broken.t(s VARCHAR)")
+    again = newest(lake)
+    path = "namespaces/broken/views/v"
+    types = [at(server, n, path).json()["metadata"]["schemas"][0]["fields"][0]["type"] for n in (before, again)]
+    assert types == ["int", "string"]
+    answer = at(server, gone, path)
+    assert error_of(answer) == (406, "UnsupportedOperationException")
+    assert "does not exist" in answer.json()["error"]["message"]
+
+
+def test_however_many_snapshots_are_asked_for_one_session_is_open(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
+    db.execute("CREATE SCHEMA held; CREATE TABLE held.t(i INTEGER); CREATE VIEW held.v AS SELECT * FROM held.t")
+    points: list[int] = []
+    for i in range(6):
+        db.execute(f"ALTER TABLE held.t ADD COLUMN c{i} INTEGER")
+        points.append(newest(lake))
+    # sessions of DuckDB have no name in Postgres
+    count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = ''"
+    held: list[int] = []
+    for i, point in enumerate(points):
+        found = at(server, point, "namespaces/held/views/v").json()["metadata"]["schemas"][0]["fields"]
+        assert [f["name"] for f in found] == ["i", *(f"c{j}" for j in range(i + 1))]
+        held.append(lake.sql(count)[0][0])
+    assert held[0] > 0
+    assert max(held) == held[0]
+    # it is remembered, whatever session is open by now
+    assert at(server, points[0], "namespaces/held/views/v").status_code == 200
+
+
+def test_what_no_snapshot_shows_any_more_is_forgotten(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
+    db.execute("CREATE SCHEMA gone")
+    made = create_view(server, "gone", "v", spark="SELECT 1 AS i, 'x' AS s")
+    then = newest(lake)
+    db.execute("CREATE SCHEMA gone_too")
+    assert drop_view(server, "gone", "v").status_code == 204
+    kept = "SELECT begin_snapshot, end_snapshot FROM iceberg_view WHERE view_uuid = %s"
+    assert lake.sql(kept, made["view-uuid"]) == [(then, newest(lake))]
+    assert at(server, then, "namespaces/gone/views/v").json()["metadata"] == made
+    db.execute("CREATE SCHEMA gone_three")
+    old = [n for (n,) in lake.sql("SELECT snapshot_id FROM ducklake_snapshot") if n < newest(lake)]
+    db.execute(f"CALL ducklake_expire_snapshots('lake', versions => {old})")
+    assert error_of(at(server, then, "namespaces/gone/views/v")) == (404, NO_WAREHOUSE)
+    create_view(server, "gone", "w", spark="SELECT 1 AS i, 'x' AS s")
+    assert lake.sql(kept, made["view-uuid"]) == []

@@ -98,6 +98,19 @@ class TestWhatIsNot:
         assert status(s3.put_object, **at(directory(file_of(lake, "t")) + "x.parquet"), Body=b"") == DENIED
         assert status(s3.put_object, **at(file_of(lake, "t")), Body=b"") == DENIED
 
+    def test_but_for_delete_files_of_duckdbs_iceberg_extension(self, lake: TestLake, server: Server, s3: Any) -> None:
+        """It puts them where the data files are. Nothing of DuckLake's is called so."""
+        beside = directory(file_of(lake, "t")) + "x=1/c0ffee-deletes."
+        assert status(s3.put_object, **at(beside + "parquet"), Body=b"") == DENIED
+        entries = load(server, "t", **{"User-Agent": "duckdb/v1.5.5"}).json()["storage-credentials"]
+        extension = client(entries[0]["config"])
+        for ending in ("parquet", "puffin"):
+            assert status(extension.put_object, **at(beside + ending), Body=b"") == 200
+        delete_file = file_of(lake, "t").replace(".parquet", "-delete.parquet")
+        for location in (file_of(lake, "t"), delete_file, directory(file_of(lake, "t")) + "x.parquet"):
+            assert status(extension.put_object, **at(location), Body=b"") == DENIED
+        assert status(extension.put_object, **at(file_of(lake, "t2") + "-deletes.parquet"), Body=b"") == DENIED
+
     def test_nothing_is_deleted(self, lake: TestLake, answer: dict[str, Any], s3: Any) -> None:
         """Not even what is the table's own: DuckLake's older snapshots may need it."""
         for location in (file_of(lake, "t"), answer["metadata-location"]):

@@ -100,6 +100,18 @@ def test_a_store_that_is_not_exact_gets_plain_names_alone(directories: list[tupl
         assert "\\u" not in policy
 
 
+@given(keys, keys)
+def test_delete_files_may_lie_beside_others(directory: tuple[str, ...], other: tuple[str, ...]) -> None:
+    place, asked = Location("s3", "bkt", directory), "/".join(other)
+    policy = session_policy(Scope((), beside=(place,)), EXACT)
+    inside = asked.startswith(f"{place.key}/")
+    assert allows(policy, "s3:GetObject", "bkt", asked) == inside
+    assert not allows(policy, "s3:PutObject", "bkt", asked)
+    for ending in ("-deletes.parquet", "-deletes.puffin"):
+        assert allows(policy, "s3:PutObject", "bkt", asked + ending) == inside
+    assert not allows(policy, "s3:PutObject", "bkt", f"{place.key}/ducklake-x-delete.parquet")
+
+
 def many(count: int) -> Scope:
     return Scope(tuple(Location.parse(f"s3://bucket/some/long/way/to/a/directory/{i:04}") for i in range(count)))
 

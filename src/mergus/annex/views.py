@@ -2,7 +2,11 @@
 
 The latter have their names here, and DuckDB does not know: it may make a table or a view of the same name. Then that
 is what the name means, and ours is hidden for as long. A row whose view DuckDB has dropped or replaced, or whose schema
-is gone, means nothing, since ids and uuids do not come again; it goes with the next that is written.
+is gone, means nothing, since ids and uuids do not come again; it ends with the next that is written.
+
+A row is there from one snapshot of the lake to another, like DuckLake's own. `since` is the snapshot that a change is
+seen from, which may be the newest one that there is: of several changes at one snapshot, the last counts. What no
+snapshot shows any more goes with the next that is written.
 """
 
 from collections.abc import Sequence
@@ -10,112 +14,118 @@ from typing import Final
 from uuid import UUID
 
 from mergus.ducklake.connect import Conn
+from mergus.ducklake.visible import names, timed
 
-READ: Final = "SELECT metadata FROM iceberg_view WHERE view_uuid = %(uuid)s AND name IS NULL"
+READ: Final = timed("SELECT metadata FROM iceberg_view WHERE view_uuid = %(uuid)s AND name IS NULL AND {visible}")
 
 # Of those that are ours alone, and not hidden.
 SHOWN: Final = """
-    schema_id = %(schema_id)s
+    schema_id = %(schema_id)s AND {visible}
     AND NOT EXISTS (SELECT FROM ducklake_table t
-                    WHERE t.schema_id = v.schema_id AND t.end_snapshot IS NULL
+                    WHERE t.schema_id = v.schema_id AND {visible}
                       AND lower(t.table_name COLLATE "C") = lower(v.name COLLATE "C"))
     AND NOT EXISTS (SELECT FROM ducklake_view d
-                    WHERE d.schema_id = v.schema_id AND d.end_snapshot IS NULL
+                    WHERE d.schema_id = v.schema_id AND {visible}
                       AND lower(d.view_name COLLATE "C") = lower(v.name COLLATE "C"))
 """
-LIST: Final = f"""
+LIST: Final = timed(f"""
     SELECT name FROM iceberg_view v WHERE {SHOWN}
       AND (%(after)s::text IS NULL OR name COLLATE "C" > %(after)s::text)
       AND (%(only)s::text[] IS NULL OR name = ANY(%(only)s::text[]))
     ORDER BY name COLLATE "C" LIMIT %(limit)s
-"""
-FIND: Final = f"SELECT metadata FROM iceberg_view v WHERE {SHOWN} AND name = %(name)s"
-FIND_CLASH: Final = f"""
+""")
+FIND: Final = timed(f"SELECT metadata FROM iceberg_view v WHERE {SHOWN} AND name = %(name)s")
+FIND_CLASH: Final = timed(f"""
     SELECT name FROM iceberg_view v WHERE {SHOWN} AND lower(name COLLATE "C") = lower(%(name)s COLLATE "C")
-"""
-IS_SHOWN: Final = f"""
+""")
+IS_SHOWN: Final = timed(f"""
     SELECT FROM iceberg_view v
     WHERE view_uuid = %(uuid)s AND {SHOWN.replace("%(schema_id)s", "v.schema_id")}
-      AND EXISTS (SELECT FROM ducklake_schema s WHERE s.schema_id = v.schema_id AND s.end_snapshot IS NULL)
-"""
+      AND EXISTS (SELECT FROM ducklake_schema s WHERE s.schema_id = v.schema_id AND {{visible}})
+""")
 
-WRITE: Final = """
-    INSERT INTO iceberg_view (view_uuid, schema_id, name, metadata)
-    VALUES (%(uuid)s, %(schema_id)s, %(name)s, %(metadata)s)
-    ON CONFLICT (view_uuid) DO UPDATE
-    SET schema_id = excluded.schema_id, name = excluded.name, metadata = excluded.metadata
+INSERT: Final = """
+    INSERT INTO iceberg_view (view_uuid, schema_id, name, metadata, begin_snapshot)
+    VALUES (%(uuid)s, %(schema_id)s, %(name)s, %(metadata)s, %(since)s)
 """
-RENAME: Final = """
-    UPDATE iceberg_view SET schema_id = %(schema_id)s, name = %(name)s
-    WHERE view_uuid = %(uuid)s AND name IS NOT NULL
+END: Final = """
+    UPDATE iceberg_view SET end_snapshot = %(since)s WHERE view_uuid = %(uuid)s AND end_snapshot IS NULL
+    RETURNING metadata
 """
-FORGET: Final = "DELETE FROM iceberg_view WHERE view_uuid = %(uuid)s"
-FORGET_NAME: Final = """
-    DELETE FROM iceberg_view
+END_NAME: Final = """
+    UPDATE iceberg_view SET end_snapshot = %(since)s
     WHERE schema_id = %(schema_id)s AND lower(name COLLATE "C") = lower(%(name)s COLLATE "C")
-      AND view_uuid <> %(uuid)s
+      AND end_snapshot IS NULL
 """
 # Two, and each a plain anti-join: this is done under the lock.
-FORGET_DROPPED: Final = """
-    DELETE FROM iceberg_view v
-    WHERE name IS NULL
+END_DROPPED: Final = """
+    UPDATE iceberg_view v SET end_snapshot = %(since)s
+    WHERE name IS NULL AND end_snapshot IS NULL
       AND NOT EXISTS (SELECT FROM ducklake_view d WHERE d.view_uuid = v.view_uuid AND d.end_snapshot IS NULL)
 """
-FORGET_HOMELESS: Final = """
-    DELETE FROM iceberg_view v
-    WHERE name IS NOT NULL
+END_HOMELESS: Final = """
+    UPDATE iceberg_view v SET end_snapshot = %(since)s
+    WHERE name IS NOT NULL AND end_snapshot IS NULL
       AND NOT EXISTS (SELECT FROM ducklake_schema s WHERE s.schema_id = v.schema_id AND s.end_snapshot IS NULL)
+"""
+FORGET: Final = """
+    DELETE FROM iceberg_view
+    WHERE (end_snapshot = %(since)s AND begin_snapshot >= %(since)s)
+       OR end_snapshot <= (SELECT min(snapshot_id) FROM ducklake_snapshot)
 """
 
 
-async def read(conn: Conn, uuid: UUID) -> str | None:
-    """The metadata of a view that is a row of DuckLake's."""
-    row = await (await conn.execute(READ, {"uuid": uuid})).fetchone()
+async def read(conn: Conn, uuid: UUID, at: int | None = None) -> str | None:
+    """The metadata of a view that is a row of DuckLake's, as it is now or was at a snapshot."""
+    row = await (await conn.execute(READ.at(at), {"uuid": uuid, "at": at})).fetchone()
     return None if row is None else row[0]
 
 
 async def list_names(
-    conn: Conn, schema_id: int, after: str | None, limit: int | None, only: Sequence[str] | None = None
+    conn: Conn,
+    schema_id: int,
+    after: str | None,
+    limit: int | None,
+    at: int | None = None,
+    only: Sequence[str] | None = None,
 ) -> list[str]:
     """Of views that are ours alone, in byte order; with `only`, those among these."""
-    among = None if only is None else list(only)
-    found = await conn.execute(LIST, {"schema_id": schema_id, "after": after, "limit": limit, "only": among})
-    return [row[0] for row in await found.fetchall()]
+    return await names(conn, LIST, schema_id, after, limit, at, only)
 
 
-async def find(conn: Conn, schema_id: int, name: str) -> str | None:
+async def find(conn: Conn, schema_id: int, name: str, at: int | None = None) -> str | None:
     """The metadata of a view that is ours alone."""
-    row = await (await conn.execute(FIND, {"schema_id": schema_id, "name": name})).fetchone()
+    row = await (await conn.execute(FIND.at(at), {"schema_id": schema_id, "name": name, "at": at})).fetchone()
     return None if row is None else row[0]
 
 
 async def find_clash(conn: Conn, schema_id: int, name: str) -> str | None:
     """The name of a view that is ours alone and that DuckDB would take for this name."""
-    row = await (await conn.execute(FIND_CLASH, {"schema_id": schema_id, "name": name})).fetchone()
+    row = await (await conn.execute(FIND_CLASH.now, {"schema_id": schema_id, "name": name})).fetchone()
     return None if row is None else row[0]
 
 
 async def is_shown(conn: Conn, uuid: UUID) -> bool:
     """Whether there is a view of this uuid that is ours alone."""
-    return (await conn.execute(IS_SHOWN, {"uuid": uuid})).rowcount > 0
+    return (await conn.execute(IS_SHOWN.now, {"uuid": uuid})).rowcount > 0
 
 
-async def write(conn: Conn, uuid: UUID, metadata: str, alone: tuple[int, str] | None) -> None:
+async def write(conn: Conn, since: int, uuid: UUID, metadata: str, alone: tuple[int, str] | None) -> None:
     """After DuckLake's row, if there is one. `alone` are the schema and the name of a view that has none."""
     schema_id, name = alone or (None, None)
-    row = {"uuid": uuid, "schema_id": schema_id, "name": name, "metadata": metadata}
-    await conn.execute(FORGET_NAME, row)
-    await conn.execute(WRITE, row)
-    await conn.execute(FORGET_DROPPED)
-    await conn.execute(FORGET_HOMELESS)
+    row = {"since": since, "uuid": uuid, "schema_id": schema_id, "name": name, "metadata": metadata}
+    for statement in (END, END_NAME, END_DROPPED, END_HOMELESS, FORGET, INSERT):
+        await conn.execute(statement, row)
 
 
-async def rename(conn: Conn, uuid: UUID, schema_id: int, name: str) -> None:
+async def rename(conn: Conn, since: int, uuid: UUID, schema_id: int, name: str) -> None:
     """Of a view that is ours alone."""
-    row = {"uuid": uuid, "schema_id": schema_id, "name": name}
-    await conn.execute(FORGET_NAME, row)
-    await conn.execute(RENAME, row)
+    if (metadata := await drop(conn, since, uuid)) is not None:
+        await write(conn, since, uuid, metadata, (schema_id, name))
 
 
-async def forget(conn: Conn, uuid: UUID) -> None:
-    await conn.execute(FORGET, {"uuid": uuid})
+async def drop(conn: Conn, since: int, uuid: UUID) -> str | None:
+    """What it was."""
+    row = await (await conn.execute(END, {"since": since, "uuid": uuid})).fetchone()
+    await conn.execute(FORGET, {"since": since})
+    return None if row is None else row[0]

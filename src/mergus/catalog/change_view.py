@@ -138,7 +138,7 @@ async def _write(tx: Commit, found: FoundView, view: ViewMetadata) -> None:
     elif row is None and sql is not None:
         await views.create(tx, found.schema, found.name, uuid, sql, comment)
     alone = (found.schema.schema_id, found.name) if sql is None else None
-    await annex.write(tx.conn, uuid, orjson.dumps(view.json()).decode(), alone)
+    await annex.write(tx.conn, tx.seen_from, uuid, orjson.dumps(view.json()).decode(), alone)
 
 
 async def _published(lake: Lake, view: ShownView) -> ShownView:

@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 
 from mergus.catalog.commit_files import FileTerms, PlannedFile, lacks_row_ids, looked_at, planned, with_row_ids
 from mergus.catalog.delete_files import NONE_BEFORE, Drawer, Prepared
-from mergus.ducklake import file_deletes, files, inlined, stats
+from mergus.ducklake import file_deletes, files, inlined, listed_paths, stats
 from mergus.ducklake.connect import Pool, one_state
 from mergus.ducklake.files import DataFile as LakeFile
 from mergus.ducklake.told import LEAST_CLIENT_ID, Committed
@@ -302,7 +302,7 @@ async def _added(scene: Scene, progress: Progress, snapshot: AddedSnapshot, foun
     async with one_state(scene.pool) as conn:
         # the commit asks once more; this is before anything of them is read
         table_id = None if scene.view is None else scene.view.table.id
-        if theirs := await files.of_another(conn, table_id, places.keys(), scene.at + 1):
+        if theirs := await listed_paths.of_another(conn, table_id, places.keys(), scene.at + 1):
             raise BadRequest(f"File is one of another table: {theirs}")
     columns = await looked_at(scene.objects, found.added, places)
     files_planned: list[PlannedFile] = []

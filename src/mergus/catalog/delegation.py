@@ -12,7 +12,7 @@ reason. A client with keys of its own asks for no delegation and is not concerne
 import hashlib
 from collections import OrderedDict
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import quote
 from uuid import UUID
@@ -47,9 +47,9 @@ HEADER: Final = b"x-iceberg-access-delegation"
 # What the request at hand asks for; set where it comes in.
 asked: ContextVar[frozenset[str]] = ContextVar("asked", default=frozenset())
 
-# DuckDB's iceberg extension uses a single entry for the table's location alone, and several for what they are about.
-# Java's client wants a single one when it comes for new keys.
-ENTRY_FOR_EACH_PLACE: Final = "duckdb/"
+# DuckDB's iceberg extension uses a single entry for the table's location alone, and several for what they are about;
+# Java's client wants a single one when it comes for new keys. And the extension writes delete files beside data files.
+DUCKDB: Final = "duckdb/"
 NOTHING: Final = b'"config":{}}'
 KEPT_BODIES: Final = 64
 
@@ -174,7 +174,8 @@ async def delegated(
 ) -> Delegation:
     root = (await lake.tables()).materialiser.place.root
     if VENDED in wanted and (proof := await lake.vending.proof(root)).is_proven:
-        scope = await _scope_of(lake, table, grounds)
+        is_duckdb = (ctx.user_agent or "").startswith(DUCKDB)
+        scope = await _scope_of(lake, table, grounds if is_duckdb else replace(grounds, beside=()))
         try:
             keys = await lake.vending.vend(scope, proof)
         except Unspeakable as e:
@@ -182,9 +183,8 @@ async def delegated(
         ctx.handed_out.append("keys to write" if scope.write else "keys to read")
         endpoint = {"client.refresh-credentials-endpoint": f"{_path(lake.settings, ctx, *named)}/credentials"}
         config = {**store_of(lake.settings), **endpoint, **_shown(keys)}
-        each = (ctx.user_agent or "").startswith(ENTRY_FOR_EACH_PLACE)
         prefixes = [d.directory for d in (*scope.write, *scope.read)] + [str(o) for o in scope.objects]
-        entries = list(dict.fromkeys(prefixes)) if each else [common(prefixes)]
+        entries = list(dict.fromkeys(prefixes)) if is_duckdb else [common(prefixes)]
         return Delegation(config, [{"prefix": prefix, "config": config} for prefix in entries])
     if SIGNED in wanted and root.scheme == "s3" and await lake.signing.is_proven(root):
         return Delegation({**store_of(lake.settings), **_signed_at(f"{_path(lake.settings, ctx, *named)}/sign")})
@@ -206,7 +206,7 @@ async def _scope_of(lake: Lake, table: Materialised | None, grounds: Grounds) ->
             )
         objects = [parse(path) for path in sorted(found)]
     read = tuple(place for place in grounds.read if place.scheme == "s3" and place not in grounds.write)
-    return Scope(read, grounds.write, tuple(objects))
+    return Scope(read, grounds.write, tuple(objects), grounds.beside)
 
 
 def put_into(body: Body, delegation: Delegation, kept: OrderedDict[str, Body]) -> Body:
@@ -247,8 +247,9 @@ def _named(table: Materialised) -> tuple[Namespace, str]:
 
 
 def store_of(settings: Settings) -> dict[str, str]:
-    """Where the store is: who has no keys does not know that either. Each client reads another name of the region."""
-    found = {"client.region": settings.s3_region, "s3.region": settings.s3_region}
+    """Where the store is: who has no keys does not know that either. Each client reads another name of the region.
+    Java's does not try to delete what it may not delete if it is told."""
+    found = {"client.region": settings.s3_region, "s3.region": settings.s3_region, "s3.delete-enabled": "false"}
     if settings.s3_endpoint is not None:
         found["s3.endpoint"] = settings.s3_endpoint
     if settings.path_style:

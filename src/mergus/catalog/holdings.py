@@ -3,7 +3,8 @@
 A grant is about the name of a table; keys are about directories. Where the two differ is decided here:
 
 - The directory of Iceberg's files is named by the table's uuid, and nobody else's; clients write there, or in a place
-  that they chose, and never in DuckLake's data path.
+  that they chose, and not in DuckLake's data path. One exception: DuckDB's iceberg extension puts delete files where
+  data files are, so it may write there what is called like those, and like none of DuckLake's.
 - DuckLake's directory may hold files of other tables: of one that was dropped and made again, or renamed (H22). It is
   open as a whole only to who may read each of them, under the name that it has or had last. To others it is *guarded*:
   they may read those very objects that are this table's.
@@ -64,11 +65,13 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """Of a table, for who asks: directories to read and to write, and those where only its own files may be read."""
+    """Of a table, for who asks: directories to read and to write, those where only its own files may be read, and that
+    of DuckLake's files if delete files of the table may lie beside them."""
 
     read: tuple[Location, ...]
     write: tuple[Location, ...]
     guarded: tuple[Location, ...]
+    beside: tuple[Location, ...] = ()
 
 
 async def of_table(lake: Lake, table: Materialised) -> Holdings:
@@ -137,18 +140,22 @@ async def grounds(held: Holdings, rights: Rights) -> Grounds:
     read: list[Location] = []
     write: list[Location] = []
     guarded: list[Location] = []
+    beside: list[Location] = []
     for place in held.places:
         others = held.neighbours.get(place, frozenset[tuple[str, str]]())
         if place in held.closed or not await _may_read(others, rights):
             guarded.append(place)
             continue
         read.append(place)
-        is_for_clients = place == held.directory or place in held.chosen
-        if rights.may_write and is_for_clients and not others and place not in held.unwritable:
+        if not rights.may_write or others:
+            continue
+        if place == held.ducklake:
+            beside.append(place)
+        elif place not in held.elsewhere and place not in held.unwritable:
             write.append(place)
     if held.directory in guarded:
         raise Forbidden("The table shares its directory with another, which you may not read")
-    return Grounds(tuple(read), tuple(write), tuple(guarded))
+    return Grounds(tuple(read), tuple(write), tuple(guarded), tuple(beside))
 
 
 async def _may_read(others: frozenset[tuple[str, str]], rights: Rights) -> bool:

@@ -2,7 +2,8 @@
 
 DuckLake's row is the truth. What we keep of a view counts if the row has the uuid and the text that we know; then its
 comment is the row's. A row that we know nothing of is a view of DuckDB's: one version, in one dialect, with the columns
-that a DuckDB session finds. What that found is remembered for as long as no schema of the lake changes.
+that a DuckDB session finds. What that found is remembered for as long as no schema of the lake changes. All of this
+holds at an older snapshot as it does now.
 
 Every state of a view is also a file, named by its content in the view's location, as Iceberg's clients expect. It is
 written after the change, and by the first in each process that shows it: it can be made again at any time.
@@ -46,13 +47,15 @@ REMEMBERED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class FoundView:
-    """`row` is DuckLake's, None of a view that is ours alone; `kept` is None of a view that is DuckDB's alone."""
+    """`row` is DuckLake's, None of a view that is ours alone; `kept` is None of a view that is DuckDB's alone. `at` is
+    the snapshot that it was found at, None for now."""
 
     namespace: Namespace
     schema: LakeSchema
     name: str
     row: views.View | None
     kept: ViewMetadata | None
+    at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +75,16 @@ class ShownView:
 
 
 async def find_view(conn: Conn, namespace: Namespace, name: str, at: int | None = None) -> FoundView:
-    """Call where several queries see one state of the lake. At an older snapshot, only DuckLake's are known."""
+    """Call where several queries see one state of the lake."""
     try:
         schema = await find_namespace(conn, namespace, at)
     except NoSuchNamespace as e:
         raise NoSuchView(f"View does not exist: {namespace}.{name}") from e
     if schema is not None and "\0" not in name:
         if (row := await views.find(conn, schema.schema_id, name, at)) is not None:
-            return FoundView(namespace, schema, name, row, _known(row, await annex.read(conn, row.uuid)))
-        if at is None and (text := await annex.find(conn, schema.schema_id, name)) is not None:
-            return FoundView(namespace, schema, name, None, parse_view_metadata(orjson.loads(text)))
+            return FoundView(namespace, schema, name, row, _known(row, await annex.read(conn, row.uuid, at)), at)
+        if (text := await annex.find(conn, schema.schema_id, name, at)) is not None:
+            return FoundView(namespace, schema, name, None, parse_view_metadata(orjson.loads(text)), at)
     raise NoSuchView(f"View does not exist: {namespace}.{name}")
 
 
@@ -106,8 +109,9 @@ class ServedViews:
 
     def __init__(self, settings: Settings, objects: Objects) -> None:
         self._objects = objects
-        self._describer = Describer(settings)
-        self._described: dict[tuple[int, int, int], Schema | Exception] = {}
+        # one for the past: who travels does not take the other's session away
+        self._now, self._then = Describer(settings), Describer(settings)
+        self._described: dict[tuple[int, int, int, bool], Schema | Exception] = {}
         self._written: dict[str, None] = {}
 
     async def metadata(self, found: FoundView, root: Location) -> ViewMetadata:
@@ -125,10 +129,12 @@ class ServedViews:
             keep_newest(self._written, view.metadata_location, None, REMEMBERED)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._describer.close)
+        for describer in (self._now, self._then):
+            await asyncio.to_thread(describer.close)
 
     async def _columns(self, found: FoundView, row: views.View) -> Schema:
-        key = (row.id, row.begin, row.schema_version)
+        # apart from the past: what is described now may be of a later schema_version already
+        key = (row.id, row.begin, row.schema_version, found.at is None)
         if key not in self._described:
             try:
                 result = await self._describe(found)
@@ -142,11 +148,12 @@ class ServedViews:
                 raise Unsupported(f"View {found.namespace}.{found.name} cannot be shown: {problem}")
 
     async def _describe(self, found: FoundView) -> Schema:
+        describer = self._now if found.at is None else self._then
         try:
             async with asyncio.timeout(DESCRIBE_SECONDS):
-                return await asyncio.to_thread(self._describer.describe, found.schema.name, found.name)
+                return await asyncio.to_thread(describer.describe, found.schema.name, found.name, found.at)
         except TimeoutError:
-            self._describer.interrupt()
+            describer.interrupt()
             raise ServiceUnavailable("DuckDB takes too long to describe the view; try again") from None
 
 

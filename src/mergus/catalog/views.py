@@ -35,7 +35,7 @@ async def list_views(
             if schema is None:
                 return []
             theirs = await views.list_names(conn, schema.schema_id, after, limit, ctx.at, only)
-            ours = await annex.list_names(conn, schema.schema_id, after, limit, only) if ctx.at is None else []
+            ours = await annex.list_names(conn, schema.schema_id, after, limit, ctx.at, only)
         return list(islice(merge(theirs, ours, key=str.encode), limit))
 
     return await lake.page([ctx.listing, *namespace.levels], page, fetch)
@@ -51,11 +51,6 @@ async def load_view(lake: Lake, ctx: RequestContext, namespace: Namespace, name:
     root = (await premises(lake)).root
     while True:
         found = await find(lake, namespace, name, ctx.at)
-        if ctx.at is not None and found.kept is None:
-            raise Unsupported(
-                f"View {namespace}.{name} is DuckDB's, and which columns it had at snapshot {ctx.at} is not known: a "
-                "DuckDB session that is attached at that snapshot can read it"
-            )
         try:
             view = shown(await lake.views.metadata(found, root))
             break
@@ -73,7 +68,7 @@ async def drop_view(lake: Lake, ctx: RequestContext, namespace: Namespace, name:
         found = await find_view(tx.conn, namespace, name)
         if found.row is not None:
             await views.drop(tx, found.row)
-        await annex.forget(tx.conn, uuid_of(found))
+        await annex.drop(tx.conn, tx.seen_from, uuid_of(found))
 
 
 async def rename_view(
@@ -92,7 +87,7 @@ async def rename_view(
         if clash is not None and not (is_own and clash == f"view {found.name}"):
             raise target_taken(source, target, clash)
         if found.row is None:
-            await annex.rename(tx.conn, uuid_of(found), schema.schema_id, name)
+            await annex.rename(tx.conn, tx.seen_from, uuid_of(found), schema.schema_id, name)
             return
         if schema != found.schema and (reason := await asyncio.to_thread(_stays, found.row)):
             raise Unsupported(f"View {source[0]}.{source[1]} cannot be moved to namespace {namespace}: {reason}")

@@ -128,6 +128,12 @@ class Commit:
         return self.head.snapshot_id + 1
 
     @property
+    def seen_from(self) -> int:
+        """The snapshot that what has been written so far is seen from: the one that is being made, or the newest if
+        there is nothing yet to make one for."""
+        return self.snapshot_id if self._changes else self.head.snapshot_id
+
+    @property
     def altered_schema_version(self) -> int:
         """The version that the snapshot has if it alters any schema."""
         return self.head.schema_version + 1

@@ -27,7 +27,7 @@ from typing import Any, Final, LiteralString
 
 from psycopg import sql
 
-from mergus.ducklake import files, inlined, scheduled, stats
+from mergus.ducklake import files, inlined, listed_paths, scheduled, stats
 from mergus.ducklake.changes import deleted_from_table, inlined_delete, inserted_into_table
 from mergus.ducklake.commit import Commit
 from mergus.ducklake.files import ColumnStats
@@ -198,12 +198,13 @@ async def write(
 
 
 async def _refuse_known(tx: Commit, table_id: int, paths: TablePaths, added: Sequence[NewFile]) -> None:
-    candidates = Counter(file.path for file in added)
-    if twice := [path for path, count in candidates.items() if count > 1]:
+    candidates = {file.path for file in added}
+    counted = Counter(listed_paths.one_spelling(file.path) for file in added)
+    if twice := [path for path, count in counted.items() if count > 1]:
         raise BadRequest(f"File is added twice: {twice[0]}")
-    if known := await files.live_paths(tx.conn, table_id, paths, candidates):
+    if known := await listed_paths.live_paths(tx.conn, table_id, paths, candidates):
         raise BadRequest(f"File is in the table already: {min(known)}")
-    if theirs := await files.of_another(tx.conn, table_id, candidates, tx.snapshot_id):
+    if theirs := await listed_paths.of_another(tx.conn, table_id, candidates, tx.snapshot_id):
         raise BadRequest(f"File is one of another table: {theirs}")
     if doomed := await scheduled.among(tx.conn, list(candidates)):
         raise BadRequest(f"File was one of a table of the lake, and is about to be deleted: {doomed[0]}")
@@ -253,12 +254,12 @@ async def _delete(tx: Commit, schema: str, table_id: int, paths: TablePaths, del
 
 def _scheduled(delete_file_id: int, path: str, paths: TablePaths) -> dict[str, Any]:
     # relative to the lake's data path, unlike the same path in the table of delete files
-    scheduled = files.stored(path, paths.data_path)
+    scheduled = listed_paths.stored(path, paths.data_path)
     return {"id": delete_file_id, "path": scheduled.text, "relative": scheduled.relative}
 
 
 def _delete_row(delete_file_id: int, table_id: int, paths: TablePaths, new: NewDeletes) -> tuple[Any, ...]:
-    path = files.stored(new.path, paths.directory)
+    path = listed_paths.stored(new.path, paths.directory)
     return (
         *(delete_file_id, table_id, new.begin_snapshot, new.data_file_id, path.text, path.relative, "parquet"),
         *(new.delete_count, new.size_bytes, new.footer_size, new.partial_max),
@@ -278,7 +279,7 @@ async def _add(
         row_id += file.taken
 
     def data_file(file_id: int, start: int | None, file: NewFile) -> tuple[Any, ...]:
-        path = files.stored(file.path, paths.directory)
+        path = listed_paths.stored(file.path, paths.directory)
         return (
             *(file_id, table_id, tx.snapshot_id, path.text, path.relative, "parquet", file.record_count),
             *(file.size_bytes, file.footer_size, start, file.partition_id, file.mapping_id),

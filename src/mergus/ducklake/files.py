@@ -16,9 +16,9 @@ from typing import Any, Final, LiteralString
 from psycopg import sql
 
 from mergus.ducklake.connect import Conn
-from mergus.ducklake.paths import Path, TablePaths
+from mergus.ducklake.listed_paths import one_spelling, spellings
+from mergus.ducklake.paths import TablePaths
 from mergus.ducklake.visible import VISIBLE
-from mergus.storage.location import Location
 
 _FILE: Final = """
     SELECT data_file_id, path, path_is_relative, record_count, file_size_bytes, row_id_start, begin_snapshot,
@@ -70,25 +70,6 @@ READ_PLACES: Final = "SELECT data_file_id, spec_id, partition FROM committed_fil
 READ_PATHS: Final = """
     SELECT path, path_is_relative FROM ducklake_data_file
     WHERE table_id = %(table_id)s AND begin_snapshot >= %(first)s AND begin_snapshot <= %(last)s
-"""
-
-# By the hash index on paths: a file may be listed by either spelling.
-LIVE_PATHS: Final = """
-    SELECT path, path_is_relative FROM ducklake_data_file
-    WHERE table_id = %(table_id)s AND end_snapshot IS NULL AND path = ANY(%(spellings)s)
-"""
-
-# At any snapshot, live or not; but what the table itself has had is its own. A table that was registered, dropped and
-# registered again is the same one by its uuid, and one that this commit drops gives way to the one that it makes.
-PATHS_OF_OTHERS: Final = """
-    SELECT f.path FROM ducklake_data_file f
-    WHERE f.table_id <> %(table_id)s AND NOT f.path_is_relative AND f.path = ANY(%(spellings)s)
-      AND NOT EXISTS (SELECT FROM ducklake_data_file o WHERE o.table_id = %(table_id)s AND o.path = f.path)
-      AND NOT EXISTS (SELECT FROM ducklake_table t
-                      WHERE t.table_id = f.table_id
-                        AND (t.end_snapshot = %(next)s
-                             OR t.table_uuid IN (SELECT table_uuid FROM ducklake_table WHERE table_id = %(table_id)s)))
-    LIMIT 1
 """
 
 READ_AT_PATHS: Final = f"{_FILE} AND end_snapshot IS NULL AND path = ANY(%(spellings)s)"
@@ -247,39 +228,14 @@ async def paths_begun(conn: Conn, table_id: int, paths: TablePaths, first: int, 
     return {paths.resolve(*row) for row in found}
 
 
-async def live_paths(conn: Conn, table_id: int, paths: TablePaths, candidates: Collection[str]) -> set[str]:
-    """Those of the candidates, absolute paths, that the table lists already."""
-    spellings = {spelling for path in candidates for spelling in (path, stored(path, paths.directory).text)}
-    found = await _rows(conn, LIVE_PATHS, {"table_id": table_id, "spellings": list(spellings)})
-    return {paths.resolve(*row) for row in found} & set(candidates)
-
-
-async def of_another(conn: Conn, table_id: int | None, candidates: Collection[str], snapshot_id: int) -> str | None:
-    """One of the candidates, absolute paths outside of DuckLake's data path, that another table lists, or listed at a
-    snapshot that is there still. `snapshot_id` is that of the commit, or any later one."""
-    spellings = {spelling for path in candidates for spelling in _spelled(path)}
-    key = {"table_id": -1 if table_id is None else table_id, "spellings": list(spellings), "next": snapshot_id}
-    found = await _rows(conn, PATHS_OF_OTHERS, key)
-    return found[0][0] if found else None
-
-
-def _spelled(path: str) -> tuple[str, ...]:
-    """All ways to write it that clients and DuckDB have."""
-    if path.startswith("s3://"):
-        return (path,)
-    key = Location.parse(path).key
-    return path, f"/{key}", f"file:/{key}", f"file:///{key}"
-
-
 async def at_paths(
     conn: Conn, schema: str, table_id: int, paths: TablePaths, at: int, wanted: Collection[str]
 ) -> list[DataFile]:
     """The files of now that have these paths, by whichever spelling, with all that is known of them."""
-    plain = {path.removeprefix("file://") for path in wanted} | set(wanted)
-    spellings = {spelling for path in plain for spelling in (path, stored(path, paths.directory).text)}
-    key: dict[str, Any] = {"table_id": table_id, "at": at, "spellings": list(spellings)}
+    asked = set(map(one_spelling, wanted))
+    key: dict[str, Any] = {"table_id": table_id, "at": at, "spellings": spellings(wanted, paths.directory)}
     found = [_data_file(row, paths) for row in await _rows(conn, READ_AT_PATHS, key)]
-    files = {file.id: file for file in found if file.path in plain}
+    files = {file.id: file for file in found if one_spelling(file.path) in asked}
     await _complete(conn, files, paths, await inlined_delete_table(conn, schema, table_id), key)
     return list(files.values())
 
@@ -292,12 +248,6 @@ async def of_ids(
     files = {row[0]: _data_file(row, paths) for row in await _rows(conn, READ_DATA_FILES, key)}
     await _complete(conn, files, paths, await inlined_delete_table(conn, schema, table_id), key)
     return list(files.values())
-
-
-def stored(path: str, directory: str) -> Path:
-    """As DuckLake stores it: relative if the file is below the directory."""
-    below = path.removeprefix(directory)
-    return Path(below, relative=below != path)
 
 
 async def horizon(conn: Conn, table_id: int) -> int:

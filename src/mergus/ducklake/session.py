@@ -76,9 +76,15 @@ def with_extensions(*names: str) -> duckdb.DuckDBPyConnection:
 
 
 def attach(
-    settings: Settings, data_path: str | None = None, alias: str = "lake", *, read_only: bool = False
+    settings: Settings,
+    data_path: str | None = None,
+    alias: str = "lake",
+    *,
+    read_only: bool = False,
+    at: int | None = None,
 ) -> duckdb.DuckDBPyConnection:
-    """A session with the lake attached and in use. Makes the lake if there is none and `data_path` is given."""
+    """A session with the lake attached and in use, as it is or as it was at a snapshot. Makes the lake if there is none
+    and `data_path` is given."""
     try:
         session = with_extensions(*LAKE_EXTENSIONS)
     except duckdb.Error as e:
@@ -89,6 +95,7 @@ def attach(
         options = [f"METADATA_SCHEMA {literal(settings.metadata_schema)}"]
         options += [f"DATA_PATH {literal(data_path)}"] if data_path else ["CREATE_IF_NOT_EXISTS false"]
         options += ["READ_ONLY"] if read_only else []
+        options += [] if at is None else [f"SNAPSHOT_VERSION {at}"]
         source = literal(f"ducklake:postgres:{settings.dsn}")
         session.execute(f"ATTACH {source} AS {identifier(alias)} ({', '.join(options)})")
         session.execute(f"USE {identifier(alias)}")

@@ -2,7 +2,8 @@
 
 The view is bound and not run, in a session that may write nothing and reach nothing but the lake: neither files nor
 other hosts, whatever the text of a view names. One session is kept, since opening it takes longer than all the rest; if
-anything goes wrong, a new one is asked once more.
+anything goes wrong, a new one is asked once more. A session is attached to the lake as it is, or at one snapshot, and
+can attach nothing later: another snapshot takes another session.
 
 Types are those of results, and not of files: there is an Iceberg type for each DuckDB type whose values it can hold.
 """
@@ -70,11 +71,16 @@ class Describer:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._session: duckdb.DuckDBPyConnection | None = None
+        self._at: int | None = None
         self._turn = threading.Lock()
 
-    def describe(self, schema: str, name: str) -> Schema:
-        """The columns that the view has now. Raises BrokenView, Unrepresentable, or ServiceUnavailable."""
+    def describe(self, schema: str, name: str, at: int | None = None) -> Schema:
+        """The columns that the view has now, or had at a snapshot. Raises BrokenView, Unrepresentable, or
+        ServiceUnavailable."""
         with self._turn:
+            if self._at != at:
+                self._close()
+                self._at = at
             for is_kept in (self._session is not None, False):
                 try:
                     return self._describe(schema, name)
@@ -99,7 +105,7 @@ class Describer:
 
     def _describe(self, schema: str, name: str) -> Schema:
         if self._session is None:
-            self._session = _open(self._settings)
+            self._session = _open(self._settings, self._at)
         named = ".".join(map(session.identifier, ("lake", schema, name)))
         found = self._session.sql(f"SELECT * FROM {named}")
         return schema_of(found.columns, cast(list[Any], found.types))
@@ -148,8 +154,8 @@ def _type(kind: Any, ids: Any, path: tuple[str, ...]) -> Type:  # noqa: ANN401
             raise Unrepresentable(f"column {'.'.join(path)} of type {kind}", "Iceberg has no such type")
 
 
-def _open(settings: Settings) -> duckdb.DuckDBPyConnection:
-    opened = session.attach(settings, read_only=True)
+def _open(settings: Settings, at: int | None) -> duckdb.DuckDBPyConnection:
+    opened = session.attach(settings, read_only=True, at=at)
     opened.execute("SET enable_external_access = false")
     opened.execute("SET lock_configuration = true")
     return opened

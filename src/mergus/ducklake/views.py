@@ -39,7 +39,8 @@ FIND: Final = timed("""
            (SELECT snapshot_time FROM ducklake_snapshot
             WHERE snapshot_id >= (SELECT min(begin_snapshot) FROM ducklake_view WHERE view_id = v.view_id)
             ORDER BY snapshot_id LIMIT 1),
-           (SELECT schema_version FROM ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 1)
+           (SELECT schema_version FROM ducklake_snapshot
+            WHERE snapshot_id <= coalesce(%(at)s, 9223372036854775807) ORDER BY snapshot_id DESC LIMIT 1)
     FROM ducklake_view v WHERE v.schema_id = %(schema_id)s AND v.view_name = %(name)s AND {visible}
 """)
 
@@ -61,7 +62,7 @@ INSERT_COMMENT: Final = "INSERT INTO ducklake_tag VALUES (%(view_id)s, %(snapsho
 @dataclass(frozen=True, slots=True)
 class View:
     """`aliases` are names of its columns, quoted and with commas between them, if it was given any. `schema_version` is
-    the lake's: what the view shows may be something else under another."""
+    the lake's, now or then: what the view shows may be something else under another."""
 
     id: int
     uuid: UUID

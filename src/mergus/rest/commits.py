@@ -22,7 +22,7 @@ from mergus.iceberg.partition_spec import parse_spec
 from mergus.iceberg.schema_parse import parse_schema
 from mergus.iceberg.sort_order import parse_sort_order
 from mergus.rest.ready_tables import answer_with
-from mergus.rest.request import Context, PathNamespace, PathTable, PrefixLake, Text, no_content, varied
+from mergus.rest.request import Context, PathNamespace, PathTable, PrefixLake, Text, no_content
 
 Json = dict[str, Any]
 IF_NONE_MATCH = b"if-none-match"
@@ -158,5 +158,5 @@ async def sent(request: Request, body: Body, opened: Body | None = None) -> Resp
     headers = {name: value for name, value in request.scope["headers"] if name != IF_NONE_MATCH}
     status, chosen, data = await answer_with(opened or body, headers)
     response = Response(data, status)
-    response.raw_headers = varied(chosen)
+    response.raw_headers = chosen
     return response

@@ -8,7 +8,6 @@ from fastapi import Depends, Path, Query, Request, Response
 from pydantic import AfterValidator
 
 from mergus.access.context import RequestContext
-from mergus.catalog.delegation import asked
 from mergus.catalog.lake import Lake
 from mergus.catalog.paging import PageRequest
 from mergus.catalog.warehouse import enter
@@ -31,8 +30,6 @@ def _storable(text: str) -> str:
         raise ValueError("text must not hold a NUL character or half of a surrogate pair")
     return text
 
-
-ALSO_VARIES = b", Authorization, X-Iceberg-Access-Delegation"
 
 # Any text in a request body.
 Text = Annotated[str, AfterValidator(_storable)]
@@ -98,13 +95,6 @@ def listing_response(content: dict[str, object], page: PageRequest, token: str |
 
 def json_response(content: Any, status: int = 200) -> Response:  # noqa: ANN401
     return Response(orjson.dumps(content), status, media_type="application/json")
-
-
-def varied(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """With what else an answer about a table depends on, where access to its files is asked for: that, and by whom."""
-    if not asked.get():
-        return headers
-    return [(k, v + ALSO_VARIES if k == b"vary" and ALSO_VARIES not in v else v) for k, v in headers]
 
 
 def no_content() -> Response:

@@ -17,7 +17,6 @@ from mergus.rest.request import (
     json_response,
     listing_response,
     no_content,
-    varied,
 )
 
 
@@ -45,7 +44,7 @@ async def load_table(
     body = await load(lake, ctx, namespace, table, snapshots, snapshot_id)
     status, headers, data = await answer_with(body, dict(request.scope["headers"]))
     response = Response(data, status)
-    response.raw_headers = varied(headers)
+    response.raw_headers = headers
     return response
 
 

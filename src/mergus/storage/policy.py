@@ -25,6 +25,8 @@ import orjson
 from mergus.storage.location import Location
 
 MOST_CHARACTERS: Final = 2048
+# DuckDB's iceberg extension puts delete files where the data files are. None of DuckLake's own files ends so.
+BESIDE: Final = ("-deletes.parquet", "-deletes.puffin")
 
 _SPECIAL: Final = re.compile(r"[*?$]")
 
@@ -35,11 +37,13 @@ class Unspeakable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What keys are good for: directories to read, directories to write (and read), single objects to read."""
+    """What keys are good for: directories to read, directories to write (and read), single objects to read, and
+    directories to read in which delete files may be written beside what is there."""
 
     read: tuple[Location, ...]
     write: tuple[Location, ...] = ()
     objects: tuple[Location, ...] = ()
+    beside: tuple[Location, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Terms:
 
 def session_policy(scope: Scope, terms: Terms) -> str:
     """As compact JSON. Raises Unspeakable."""
-    readable = outermost((*scope.read, *scope.write))
+    readable = outermost((*scope.read, *scope.write, *scope.beside))
     objects = [place for place in scope.objects if not any(d.contains(place) for d in readable)]
     if not readable and not objects:
         raise Unspeakable("there is nothing that it could allow")
@@ -64,8 +68,9 @@ def session_policy(scope: Scope, terms: Terms) -> str:
             "Resource": [_resource(d, terms) + "/*" for d in readable] + [_resource(o, terms) for o in objects],
         }
     ]
-    if scope.write:
-        written = [_resource(d, terms) + "/*" for d in outermost(scope.write)]
+    written = [_resource(d, terms) + "/*" for d in outermost(scope.write)]
+    written += [_resource(d, terms) + f"/*{ending}" for d in outermost(scope.beside) for ending in BESIDE]
+    if written:
         actions = ["s3:PutObject", "s3:AbortMultipartUpload"]
         statements.append({"Effect": "Allow", "Action": actions, "Resource": written})
     for bucket in sorted({d.bucket for d in readable}):

@@ -54,9 +54,9 @@ _DROPPED: Final = frozenset({"x-id"})
 
 _HASH: Final = "x-amz-content-sha256"
 _HASHES: Final = re.compile(r"[0-9a-f]{64}|UNSIGNED-PAYLOAD|STREAMING-UNSIGNED-PAYLOAD-TRAILER")
-# Checksums of what is written or read, and what says that there are some.
+# Checksums of what is written or read, and what says that there are some (`te` is what Java asks for with each GET).
 _SIGNED: Final = re.compile(
-    r"x-amz-(checksum-[a-z0-9-]+|sdk-checksum-algorithm|trailer|decoded-content-length|content-sha256)"
+    r"x-amz-(checksum-[a-z0-9-]+|sdk-checksum-algorithm|te|trailer|decoded-content-length|content-sha256)"
 )
 # The signature's own, which are made anew.
 _REPLACED: Final = frozenset({"x-amz-date", "x-amz-security-token"})

@@ -1,0 +1,73 @@
+"""Which tables list a file, by its path, however it is spelled there: the same file may be written as `s3://…`, or in
+three ways if it is on a local disk, and is relative to the table's directory if it lies below that."""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from mergus.ducklake.connect import Conn
+from mergus.ducklake.paths import Path, TablePaths
+from mergus.storage.location import Location
+
+# By the hash index on paths: a file may be listed by either spelling.
+LIVE_PATHS: Final = """
+    SELECT path, path_is_relative FROM ducklake_data_file
+    WHERE table_id = %(table_id)s AND end_snapshot IS NULL AND path = ANY(%(spellings)s)
+"""
+
+# At any snapshot, live or not; but what the table itself has had is its own. A table that was registered, dropped and
+# registered again is the same one by its uuid, and one that this commit drops gives way to the one that it makes.
+PATHS_OF_OTHERS: Final = """
+    SELECT f.path FROM ducklake_data_file f
+    WHERE f.table_id <> %(table_id)s AND NOT f.path_is_relative AND f.path = ANY(%(spellings)s)
+      AND NOT EXISTS (SELECT FROM ducklake_data_file o WHERE o.table_id = %(table_id)s AND o.path = f.path)
+      AND NOT EXISTS (SELECT FROM ducklake_table t
+                      WHERE t.table_id = f.table_id
+                        AND (t.end_snapshot = %(next)s
+                             OR t.table_uuid IN (SELECT table_uuid FROM ducklake_table WHERE table_id = %(table_id)s)))
+    LIMIT 1
+"""
+
+
+async def live_paths(conn: Conn, table_id: int, paths: TablePaths, candidates: Collection[str]) -> set[str]:
+    """Those of the candidates, absolute paths, that the table lists already, however they are spelled there."""
+    asked = {one_spelling(path): path for path in candidates}
+    known = spellings(candidates, paths.directory)
+    found = await (await conn.execute(LIVE_PATHS, {"table_id": table_id, "spellings": known})).fetchall()
+    listed = {one_spelling(paths.resolve(*row)) for row in found}
+    return {path for spelling, path in asked.items() if spelling in listed}
+
+
+async def of_another(conn: Conn, table_id: int | None, candidates: Collection[str], snapshot_id: int) -> str | None:
+    """One of the candidates, absolute paths outside of DuckLake's data path, that another table lists, or listed at a
+    snapshot that is there still. `snapshot_id` is that of the commit, or any later one."""
+    key: dict[str, object] = {"table_id": -1 if table_id is None else table_id, "next": snapshot_id}
+    key["spellings"] = spellings(candidates, "")
+    found = await (await conn.execute(PATHS_OF_OTHERS, key)).fetchone()
+    return None if found is None else found[0]
+
+
+def one_spelling(path: str) -> str:
+    """The same for all ways to write it; what is no location is itself."""
+    try:
+        return path if path.startswith("s3://") else str(Location.parse(path))
+    except ValueError:
+        return path
+
+
+def spellings(candidates: Iterable[str], directory: str) -> list[str]:
+    """All ways to write them that clients and DuckDB have, in the directory of a table or without one."""
+    found: set[str] = set()
+    for path in candidates:
+        plain = one_spelling(path)
+        found |= {path, plain}
+        if plain.startswith("file:///"):
+            found |= {plain.removeprefix("file://"), plain.replace("file:///", "file:/", 1)}
+    relative = {stored(path, directory).text for path in found} if directory else set[str]()
+    # a text with this in it is none to Postgres, and no path there
+    return [path for path in found | relative if "\0" not in path]
+
+
+def stored(path: str, directory: str) -> Path:
+    """As DuckLake stores it: relative if the file is below the directory."""
+    below = path.removeprefix(directory)
+    return Path(below, relative=below != path)
