@@ -2,7 +2,7 @@
 answers."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +13,8 @@ from pydantic import SecretStr
 from tests.support import lakes, servers
 from tests.support.lakes import TestLake
 from tests.support.listeners import Proxy, proxy
-from tests.support.servers import Server
+from tests.support.servers import Server, error_of
+from tests.support.views import commit, drop, load, names, rename, replace, texts, url, wanted
 from tests.support.writers import Raw, rows
 
 LOCK, COMMIT = b"LOCK TABLE ducklake_snapshot", b"COMMIT"
@@ -25,10 +26,11 @@ class Treacherous(Proxy):
 
     plan: str | None = None
 
-    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+    def _pass(self, one: socket.socket, other: socket.socket, overhear: Callable[[bytes], None]) -> None:
         locked = False
         with suppress(OSError):
             while data := one.recv(65536):
+                overhear(data)
                 locked = locked or LOCK in data
                 if locked and COMMIT in data and self.plan is not None:
                     plan, self.plan = self.plan, None
@@ -80,3 +82,55 @@ def test_the_client_hears_of_its_commit_once_it_is_made_once(
     db.execute(f"INSERT INTO {plan} VALUES (3, 'x')")
     assert raw.refresh().commit("append", add=[raw.data_file(rows(4))]).status_code == 200
     assert db.execute(f"SELECT count(*) FROM {plan}").fetchall() == [(4,)]
+
+
+# One that is a row of DuckLake's and makes a snapshot, and one of which the annex alone knows.
+TEXTS = {"duckdb": "SELECT 1 AS i, 's' AS s", "spark": "SELECT 1, 's'"}
+
+
+@pytest.mark.parametrize("dialect", TEXTS)
+@pytest.mark.parametrize("plan", ["unheard", "unanswered"])
+def test_what_became_of_a_view_is_found_out(
+    between: tuple[TestLake, Treacherous, str], running: Server, plan: str, dialect: str
+) -> None:
+    lake, network, _ = between
+    schema, first, second = f"{plan}_{dialect}", TEXTS[dialect], f"{TEXTS[dialect]} LIMIT 1"
+    assert running.create(schema).status_code == 200
+
+    def shown() -> dict[str, str]:
+        return {name: texts(load(running, schema, name))[dialect] for name in names(running, schema)}
+
+    steps = [
+        (lambda: running.http.post(url(running, schema), json=wanted(schema, "v", **{dialect: first})), {"v": first}),
+        (lambda: commit(running, schema, "v", replace(schema, **{dialect: second})), {"v": second}),
+        (lambda: rename(running, (schema, "v"), (schema, "w")), {"w": second}),
+        (lambda: drop(running, schema, "w"), {}),
+    ]
+    before: dict[str, str] = {}
+    for send, after in steps:
+        snapshots = len(lake.sound_snapshots())
+        network.plan = plan
+        answer = send()
+        assert network.plan is None
+        if plan == "unheard":
+            # nothing of it was made, and the client knows
+            assert error_of(answer) == (503, "ServiceUnavailableException")
+            assert shown() == before
+            assert len(lake.sound_snapshots()) == snapshots
+            answer = send()
+        assert answer.status_code in {200, 204}, answer.text
+        assert shown() == after
+        assert len(lake.sound_snapshots()) == snapshots + (dialect == "duckdb")
+        before = after
+
+
+def test_what_is_noted_of_commits_goes_when_nobody_can_ask_any_more(
+    between: tuple[TestLake, Treacherous, str], running: Server
+) -> None:
+    lake, _, _ = between
+    assert running.create("noted").status_code == 200
+    lake.sql("UPDATE commit_marker SET made_at = now() - interval '2 hours'")
+    for name in ("v", "w"):
+        body = wanted("noted", name, spark="SELECT 1")
+        assert running.http.post(url(running, "noted"), json=body).status_code == 200
+    assert lake.sql("SELECT count(*) FROM commit_marker") == [(2,)]

@@ -211,7 +211,9 @@ TRAPS = {
     ),
     "a table from a query": "CREATE TABLE ducklake_inlined_data_99_1 AS SELECT 1 AS i",
     "a table of another name": "CREATE TABLE mine (i int)",
-    "a temporary one": "CREATE TEMPORARY TABLE ducklake_inlined_data_99_1 (i int)",
+    "a temporary view": "CREATE TEMPORARY VIEW ducklake_inlined_data_99_1 AS SELECT 1 AS i",
+    "a temporary function": "CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS $$ SELECT 1 $$",
+    "an unlogged one": "CREATE UNLOGGED TABLE ducklake_inlined_data_99_1 (i int)",
     "a check": "CREATE TABLE ducklake_inlined_data_99_1 (i int CHECK (i > 0))",
     "a default": "CREATE TABLE ducklake_inlined_data_99_1 (i int DEFAULT random())",
     "a generated column": "CREATE TABLE ducklake_inlined_data_99_1 (i int, j int GENERATED ALWAYS AS (i + 1) STORED)",
@@ -240,6 +242,14 @@ def test_a_writer_can_make_nothing_that_would_run_as_the_server(lake: TestLake, 
     # and so can nobody who is let in through its door
     with pytest.raises(errors.InsufficientPrivilege):
         ask(lake.settings, statement)
+
+
+def test_a_writer_sets_options(lake: TestLake) -> None:
+    """An option that is set again is updated, for which DuckDB's postgres extension makes a temporary table."""
+    with lake.duckdb() as db:
+        for value in ("zstd", "snappy"):
+            db.execute(f"CALL lake.set_option('parquet_compression', '{value}')")
+    assert lake.sql("SELECT value FROM ducklake_metadata WHERE key = 'parquet_compression'") == [("snappy",)]
 
 
 def test_those_who_are_no_writers_are_let_alone(lake: TestLake) -> None:

@@ -55,7 +55,7 @@ def ask(lake: TestLake, server: Server) -> Signed:
     return sign
 
 
-def send(method: str, signed: httpx.Response, content: bytes = b"", **headers: str) -> httpx.Response:
+def send(method: str, signed: httpx.Response, content: bytes = b"", **headers: Any) -> httpx.Response:
     assert signed.status_code == 200, signed.text
     answer = signed.json()
     given = {name: ", ".join(values) for name, values in answer["headers"].items()}

@@ -17,7 +17,7 @@ ASK = {"X-Iceberg-Access-Delegation": "vended-credentials"}
 DENIED = 403
 
 
-def settings() -> dict[str, object]:
+def settings() -> dict[str, Any]:
     """Of a lake that vends keys, on the store of the suite."""
     return {"sts_role_arn": ROLE_ARN, "vended_seconds": 900}
 

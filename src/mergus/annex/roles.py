@@ -48,6 +48,7 @@ BEGIN
         END IF;
         EXECUTE format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), role);
     END LOOP;
+    EXECUTE format('GRANT TEMPORARY ON DATABASE %I TO %I', current_database(), {writer});
 END
 """
 HAND_OVER: Final = """
@@ -73,7 +74,8 @@ BEGIN
     END LOOP;
 END
 """
-# Of roles that are gone by now nobody is a member, and the rest of the database is none of its business.
+# Of roles that are gone by now nobody is a member, and the rest of the database is none of its business. DuckDB's
+# postgres extension updates by way of temporary tables, which no other session sees.
 ONLY_INLINED: Final = """
 DECLARE
     made record;
@@ -88,9 +90,10 @@ BEGIN
     FOR made IN SELECT d.objid, d.object_type, d.object_identity FROM pg_event_trigger_ddl_commands() AS d LOOP
         IF NOT EXISTS (
             SELECT FROM pg_class c
-            WHERE c.oid = made.objid AND made.object_type = 'table' AND c.relkind = 'r' AND c.relpersistence = 'p'
-              AND c.relnamespace = to_regnamespace(quote_ident({lake}))
-              AND starts_with(c.relname, 'ducklake_inlined_')
+            WHERE c.oid = made.objid AND made.object_type = 'table' AND c.relkind = 'r'
+              AND (c.relnamespace = pg_my_temp_schema()
+                   OR (c.relnamespace = to_regnamespace(quote_ident({lake})) AND c.relpersistence = 'p'
+                       AND starts_with(c.relname, 'ducklake_inlined_')))
               AND c.reloftype = 0 AND NOT c.relispartition AND c.relchecks = 0
               AND NOT (c.relrowsecurity OR c.relhasrules OR c.relhastriggers OR c.relhassubclass)
               AND NOT EXISTS (SELECT FROM pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent))

@@ -14,7 +14,7 @@ from mergus.access.clients import ClientsFile, read_file
 from mergus.access.context import Principal, RequestContext
 from mergus.access.privileges import ALL, Rights
 from mergus.access.registry import Registry
-from mergus.annex import catalog, clients
+from mergus.annex import catalog, clients, markers
 from mergus.catalog import request_keys
 from mergus.catalog.paging import Fetch, PageRequest, PageTokens, T
 from mergus.catalog.served_tables import ServedTables
@@ -137,15 +137,13 @@ class Lake:
             },
         )
         async with self._turn():
-            tx: Commit | None = None
             try:
                 async with commit.commit(self.pool, info) as tx:
                     yield tx
+                    if not tx.is_told:
+                        await markers.note(tx.conn, marker)
                     await self._seal(tx.conn, ctx)
             except CommitStateUnknown as e:
-                # a change of our own tables alone leaves no snapshot that would tell of it
-                if tx is None or not tx.is_told:
-                    raise
                 await self._settle(marker, e)
         self._sealed(ctx)
         COMMITS.labels(ctx.operation).inc()
@@ -162,7 +160,8 @@ class Lake:
     async def _settle(self, marker: str, lost: CommitStateUnknown) -> None:
         """The connection broke during COMMIT: returns if the commit is there after all."""
         try:
-            made = await commit.was_made(self.pool, marker)
+            async with commit.hold_still(self.pool) as conn:
+                made = await commit.was_made(conn, marker) or await markers.is_noted(conn, marker)
         except ServiceUnavailable:
             raise lost from lost.__cause__
         if not made:

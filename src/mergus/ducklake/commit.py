@@ -119,13 +119,17 @@ class Commit:
         self._changes: list[Change] = []
         self._told: dict[str, Any] = {}
         self._named: set[int] = set()
-        # whether a snapshot of the lake has been written
-        self.is_told = False
+        self._is_told = False
 
     @property
     def snapshot_id(self) -> int:
         """Of the snapshot that is being made."""
         return self.head.snapshot_id + 1
+
+    @property
+    def is_told(self) -> bool:
+        """Whether what has been written so far leaves a snapshot of the lake."""
+        return self._is_told or bool(self._changes)
 
     @property
     def seen_from(self) -> int:
@@ -186,7 +190,7 @@ class Commit:
         }
         await self.conn.execute(INSERT_SNAPSHOT, row)
         await self.conn.execute(INSERT_CHANGES, row)
-        self.is_told = True
+        self._is_told = True
         self._named |= {int(c.subject) for c in self._changes if c.subject.isdecimal()}
         self.head, self._changes, self._told = made, [], {}
 
@@ -209,12 +213,10 @@ async def commit(pool: Pool, info: CommitInfo) -> AsyncGenerator[Commit]:
         COMMIT_STAGES.labels("locked").observe(time.perf_counter() - locked)
 
 
-async def was_made(pool: Pool, marker: str) -> bool:
-    """Whether a commit is in the lake whose extra info has this text. Waits for the lock: who began the commit holds it
-    until that is made or gone."""
-    async with connection(pool) as conn, conn.transaction():
-        await _lock(conn)
-        return (await conn.execute(FIND_MARKER, {"marker": marker, "last": LOOKED_AT})).rowcount > 0
+async def was_made(conn: Conn, marker: str) -> bool:
+    """Whether a snapshot is in the lake whose extra info has this text. Ask under the lock: who began the commit holds
+    it until that is made or gone."""
+    return (await conn.execute(FIND_MARKER, {"marker": marker, "last": LOOKED_AT})).rowcount > 0
 
 
 @asynccontextmanager

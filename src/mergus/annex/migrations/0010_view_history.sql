@@ -12,3 +12,7 @@ CREATE UNIQUE INDEX iceberg_view_live ON iceberg_view (view_uuid) WHERE end_snap
 CREATE UNIQUE INDEX iceberg_view_name ON iceberg_view (schema_id, lower(name COLLATE "C")) WHERE end_snapshot IS NULL;
 CREATE INDEX iceberg_view_then ON iceberg_view (schema_id, name);
 CREATE INDEX iceberg_view_end ON iceberg_view (end_snapshot);
+
+-- Commits that leave no snapshot of the lake behind, for as long as somebody may ask whether one was made.
+CREATE TABLE commit_marker (marker text PRIMARY KEY, made_at timestamptz NOT NULL DEFAULT now());
+CREATE INDEX commit_marker_made_at ON commit_marker (made_at);
