@@ -200,17 +200,25 @@ def properties(namespace: str, table: str, settings_: tuple[str, ...], unset: tu
 
 @main.command()
 @click.option("--uri", help="Server to check.  [MERGUS_URI; else the one that `mergus dev` runs here]")
-def smoke(uri: str | None) -> None:
+@click.option(
+    "--credential",
+    metavar="NAME:SECRET",
+    help="Client as which to use a server that asks who one is; it needs every right on the catalog.  "
+    "[MERGUS_CREDENTIAL]",
+)
+def smoke(uri: str | None, credential: str | None) -> None:
     """Check a running server end to end, in seconds.
 
     Goes through the server as a client and, where MERGUS_POSTGRES_DSN is known, looks at the result from DuckDB.
     """
+    import os
+
     from mergus.config import connection_uri
     from mergus.smoke import smoke as run
 
     settings = load_settings()
     target = uri or connection_uri() or f"http://{settings.host}:{settings.port}"
-    for line in run(target, settings):
+    for line in run(target, settings, credential or os.environ.get("MERGUS_CREDENTIAL")):
         click.echo(f"ok  {line}")
     click.echo(f"all good: {target}")
 

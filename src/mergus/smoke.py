@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 import duckdb
@@ -20,17 +20,24 @@ from mergus.ducklake import session
 from mergus.errors import MergusError
 
 TIMEOUT_SECONDS = 10
+# Of the client as which the server is used, if any.
+_AUTHORIZATION: dict[str, str] = {}
 
 
 class SmokeFailure(MergusError):
     """What was found, and what should have been."""
 
 
-def smoke(uri: str, settings: Settings) -> Iterator[str]:
-    """One line for each step that held; SmokeFailure at the first that did not."""
+def smoke(uri: str, settings: Settings, credential: str | None = None) -> Iterator[str]:
+    """One line for each step that held; SmokeFailure at the first that did not. `credential` is a client's name and
+    secret, with a colon between."""
     base = uri.rstrip("/")
+    _AUTHORIZATION.clear()
     checks = _ask("GET", f"{base}/readyz", 200)["checks"]
     yield f"the server is ready: {', '.join(checks)}"
+    if credential is not None:
+        _AUTHORIZATION["Authorization"] = f"Bearer {_token(base, credential)}"
+        yield f"client {credential.partition(':')[0]} gets a token"
     config = _ask("GET", f"{base}/v1/config", 200)
     prefix = config["overrides"]["prefix"]
     yield f"it announces {len(config['endpoints'])} operations under prefix {prefix}"
@@ -103,9 +110,20 @@ def _expect(what: str, found: object, wanted: object) -> None:
         raise SmokeFailure(f"{what}: found {found!r}, expected {wanted!r}")
 
 
+def _token(base: str, credential: str) -> str:
+    client_id, _, secret = credential.partition(":")
+    form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret}
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    return _send("POST", f"{base}/v1/oauth/tokens", 200, urlencode(form).encode(), kind)["access_token"]
+
+
 def _ask(method: str, url: str, expected: int, body: object = None) -> Any:  # noqa: ANN401
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)  # noqa: S310
+    return _send(method, url, expected, data, {"Content-Type": "application/json", **_AUTHORIZATION})
+
+
+def _send(method: str, url: str, expected: int, data: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
+    request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310
     try:
         with loopback.open_url(request, TIMEOUT_SECONDS) as answer:
             status, content = answer.status, answer.read()

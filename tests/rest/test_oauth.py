@@ -228,6 +228,16 @@ def test_clients_and_grants_from_the_command_line(guarded: Guarded) -> None:
     assert {"addClient", "rotateClient", "removeClient", "addGrant", "removeGrant"} <= set(told)
 
 
+def test_smoke_as_a_client(guarded: Guarded) -> None:
+    args = ("smoke", "--uri", guarded.server.uri)
+    done = mergus(*args, "--credential", f"admin:{SECRET}")
+    assert done.returncode == 0, done.stderr
+    assert "all good" in done.stdout
+    for refused in (mergus(*args), mergus(*args, MERGUS_CREDENTIAL="admin:wrong")):
+        assert refused.returncode == 1
+        assert "status 401" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
