@@ -1,5 +1,6 @@
 """Where a client may have files of a table: every trick with a location ends outside or in another's."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,20 @@ def test_files_of_a_lake_on_disk() -> None:
     for text in ("file:///etc/passwd", "/lake/data-iceberg/t/../../x", "s3://lake/data-iceberg/t/x", "file://lake/t/x"):
         with pytest.raises(BadRequest):
             places.check(text)
+
+
+def test_deletes_beside_data_files_are_those_of_duckdbs_extension() -> None:
+    mine, shared = parse("s3://b/lake/data/main/t/"), parse("s3://b/lake/data/main/u/")
+    found = "s3://b/lake/data/main/t/01-deletes.parquet"
+    assert replace(PLACES, beside=mine).check(found, deletes=True) == Location.parse(found)
+    for places, text, deletes in (
+        (PLACES, found, True),
+        (replace(PLACES, beside=mine), found, False),
+        (replace(PLACES, beside=mine), found.replace("-deletes", ""), True),
+        (replace(PLACES, beside=mine), found.replace("/t/", "/t2/"), True),
+        (replace(PLACES, beside=mine), found.replace("/t/", "/t/../u/"), True),
+        # a directory that another table has as well
+        (replace(PLACES, beside=shared), found.replace("/t/", "/u/"), True),
+    ):
+        with pytest.raises(BadRequest):
+            places.check(text, deletes=deletes)

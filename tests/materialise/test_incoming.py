@@ -76,7 +76,7 @@ class Table:
         self.manifests = Manifests(self.objects)
         self.checked: list[str] = []
 
-    def check(self, path: str) -> Location:
+    def check(self, path: str, /, *, deletes: bool = False) -> Location:
         self.checked.append(path)
         if "/forbidden/" in path:
             raise Forbidden(f"not yours: {path}")

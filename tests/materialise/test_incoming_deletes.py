@@ -71,7 +71,7 @@ class Client:
         ]
 
     def read(self, *deletes: AddedDelete) -> dict[str, list[int]]:
-        def check(path: str) -> Location:
+        def check(path: str, /, *, deletes: bool = False) -> Location:
             if "/forbidden/" in path:
                 raise Forbidden(path)
             return Location.parse(path)

@@ -5,9 +5,9 @@ told otherwise. Other places are allowed by setting. What must hold:
 
 - Nothing of another table's may be named: two tables that share a file would lose it when one of them does not need it
   any more, and what is another's may be nothing for the eyes of who writes this one.
-- Nothing new in DuckLake's data path may be named, be it in the directory that DuckLake has for this very table. A
-  directory is not a table there (H22): it may hold files of one that was dropped, or renamed; and what DuckLake does
-  not know there, its cleaner deletes (H42).
+- Nothing new in DuckLake's data path may be named, be it in the directory that DuckLake has for this very table, but
+  for deletes that DuckDB's iceberg extension puts there. A directory is not a table there (H22): it may hold files of
+  one that was dropped, or renamed; and what DuckLake does not know there, its cleaner deletes (H42).
 - A name is what it is to everybody. What some reader would unpack to a way up, or what only looks like a slash or a
   dot, is refused; and on a local disk a link leads nowhere else.
 """
@@ -22,6 +22,8 @@ from urllib.parse import unquote
 
 from mergus.errors import BadRequest
 from mergus.storage.location import Location
+
+BESIDE_DATA: Final = ("-deletes.parquet", "-deletes.puffin")
 
 # Those that Unicode does not take for the plain ones, too: fraction slash, division slash, big solidus, set minus.
 _LOOK_ALIKES: Final = frozenset("\u2044\u2215\u29f8\u2216\u29f5")
@@ -56,12 +58,27 @@ class TablePlaces:
     premises: Premises
     own: Sequence[Location]
     others: Sequence[Location] | None = None
+    beside: Location | None = None
 
-    def check(self, text: str) -> Location:
-        """The place that a client names for a file. Raises BadRequest."""
+    def check(self, text: str, *, deletes: bool = False) -> Location:
+        """The place that a client names for a file, be it one of deletes. Raises BadRequest."""
         if text.endswith("/"):
             raise BadRequest(f"{text} is a directory, and no file")
+        if deletes and (found := self._beside(text)) is not None:
+            return found
         return self._check(text)
+
+    def _beside(self, text: str) -> Location | None:
+        """DuckDB's iceberg extension writes deletes where the data file is. They are read once, and DuckLake gets files
+        of its own for them. No file of DuckLake's is called so."""
+        if self.beside is None or not text.endswith(BESIDE_DATA):
+            return None
+        location = given(text)
+        if not self.beside.contains(location):
+            return None
+        if self.others is None:
+            raise OthersMatter
+        return None if any(place.contains(location) for place in self.others) else location
 
     def check_directory(self, text: str) -> Location:
         """A directory in which the table is to have files: neither above nor below another's."""

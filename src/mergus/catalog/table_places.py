@@ -32,7 +32,8 @@ async def of_table(lake: Lake, table: Materialised) -> TablePlaces:
     chosen = [reading.properties[name] for name in PATHS if name in reading.properties]
     chosen += [reading.kept.location] if reading.kept.location else []
     own = [place for place in map(_known, chosen) if place is not None and grounds.allows(place)]
-    return TablePlaces(grounds, [reading.view.layout.directory, *own])
+    ducklakes = _known(reading.view.table.paths.directory)
+    return TablePlaces(grounds, [reading.view.layout.directory, *own], beside=ducklakes)
 
 
 async def of_new(lake: Lake, uuid: UUID, staged: str) -> TablePlaces:

@@ -13,9 +13,9 @@ paths, so that is looked for where the commit is made (H43).
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from mergus.errors import BadRequest, CommitFailed, Unsupported
 from mergus.iceberg import manifest, manifest_list
@@ -39,7 +39,14 @@ from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
 # Where a client may have put something; raises Forbidden or BadRequest.
-Check: TypeAlias = Callable[[str], Location]
+
+
+class Check(Protocol):
+    """The place of a file that a client names, if it may."""
+
+    def __call__(self, text: str, /, *, deletes: bool = False) -> Location: ...
+
+
 Key: TypeAlias = tuple[bool, str, int | None, str | None]
 
 MOST_PER_OBJECT: Final = 64 * 1024 * 1024
@@ -251,7 +258,7 @@ def _compared(
 
 def _check_new(file: DataFile, check: Check) -> None:
     check_file(file)
-    check(file.file_path)
+    check(file.file_path, deletes=file.content == POSITION_DELETES)
     if file.content == DATA and rows_range(file.file_path) is not None:
         raise BadRequest(f"The snapshot adds a file that only the server makes: {file.file_path}")
 

@@ -47,7 +47,7 @@ async def positions(objects: Objects, check: Check, deletes: Sequence[AddedDelet
     vectors = Counter(file.referenced_data_file for file in files if file.file_format == "PUFFIN")
     if twice := [path for path, count in vectors.items() if count > 1]:
         raise BadRequest(f"Two deletion vectors are added for one data file: {twice[0]}")
-    places = {file.file_path: check(file.file_path) for file in files}
+    places = {file.file_path: check(file.file_path, deletes=True) for file in files}
     sizes = dict(zip(places, await each(objects.size, places.values(), READS_AT_ONCE), strict=True))
 
     async def one(file: DataFile) -> dict[str, BitMap64]:

@@ -26,9 +26,6 @@ VARY: Final = b"Accept-Encoding, Authorization, User-Agent, X-Iceberg-Access-Del
 # Every answer is about this moment and this client: who keeps it asks before using it again.
 CACHE_CONTROL: Final = b"private, no-cache"
 
-# Asked for by those who want something of their own beside the table.
-DELEGATION: Final = b"x-iceberg-access-delegation"
-
 _QUERIES: Final[dict[bytes, Snapshots]] = {b"": "all", b"snapshots=all": "all", b"snapshots=refs": "refs"}
 _KEPT_PATHS: Final = 10_000
 _REFUSED: Final = re.compile(r"q=0(\.0*)?")
@@ -67,7 +64,7 @@ class ReadyTables:
         """The status that was sent; 0 if nothing was."""
         snapshots = _QUERIES.get(scope["query_string"])
         target = self._target(scope["raw_path"]) if snapshots is not None else None
-        if snapshots is None or target is None or target[0] != lake.settings.prefix or DELEGATION in headers:
+        if snapshots is None or target is None or target[0] != lake.settings.prefix:
             return 0
         agent = headers.get(b"user-agent")
         try:
