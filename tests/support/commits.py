@@ -28,8 +28,10 @@ FIELDS: list[Json] = [
 ]
 SCHEMA: Json = {"type": "struct", "fields": FIELDS}
 
-# Tables of ours that loads fill, whether anybody commits or not; and what tells of requests that were refused, too.
-MADE_BY_LOADS = frozenset({"chain", "file_fact", "metadata_file", "listener", "listener_failure", "audit"})
+# Tables of ours that loads fill, whether anybody commits or not; and what tells of requests that changed nothing, too.
+MADE_BY_LOADS = frozenset(
+    {"chain", "file_fact", "metadata_file", "listener", "listener_failure", "audit", "commit_marker"}
+)
 
 _random = Random()
 

@@ -225,7 +225,7 @@ async def open_lake(settings: Settings) -> AsyncGenerator[Lake]:
     writers = asyncio.Semaphore(max(1, settings.pool_max - FOR_READERS))
     watch = Watch(settings)
     objects = Objects(settings)
-    views = ServedViews(settings, objects)
+    views = ServedViews(settings, objects, pool)
     file = read_file(settings.clients_file)
 
     async def lakes_key() -> bytes:

@@ -35,6 +35,7 @@ from mergus.catalog.register_data import plan_steps, split_columns
 from mergus.catalog.register_files import Adoption, doomed_reason
 from mergus.catalog.register_history import History, known_as
 from mergus.catalog.table_cache import Body
+from mergus.catalog.table_places import Claims
 from mergus.catalog.undrop import check_place
 from mergus.ducklake import alter, dropped, scheduled, snapshots, tables
 from mergus.ducklake.commit import Commit
@@ -86,7 +87,7 @@ async def register_table(
         table_id = await _put_back(lake, ctx, premises, (namespace, name), place, overwrite=overwrite)
     else:
         async with cleared(lake) as litter:
-            made, last_column_id = await _plan(lake, premises, (namespace, name), place, old, litter)
+            made, last_column_id = await _plan(lake, ctx, premises, (namespace, name), place, old, litter)
             table_id = await _adopt(lake, ctx, made, last_column_id, litter, overwrite=overwrite)
     return await committed_body(lake, ctx, table_id)
 
@@ -104,6 +105,7 @@ async def _replaced(conn: Conn, namespace: Namespace, name: str, *, overwrite: b
 
 async def _plan(
     lake: Lake,
+    ctx: RequestContext,
     premises: Premises,
     named: tuple[Namespace, str],
     place: Location,
@@ -118,7 +120,7 @@ async def _plan(
     except ValueError as e:
         raise BadRequest(f"Metadata file {place} cannot be read: {e}") from None
     among.check_directory(table.location)
-    uuid = await _uuid(lake, table, old)
+    uuid = await _uuid(lake, ctx, table, old)
     own = [Layout.of(premises.root, uuid).directory, parse(table.location)]
     places = replace(among, own=own)
     made = await plan(lake, Change(*named, [AssertCreate()], _updates(table, uuid)), None, None, places, litter)
@@ -168,13 +170,20 @@ async def _doomed(lake: Lake, paths: Sequence[str]) -> list[str]:
         return await scheduled.among(conn, paths)
 
 
-async def _uuid(lake: Lake, table: GivenTable, old: int | None) -> UUID:
-    """The table's own, if no other table has it."""
+async def _uuid(lake: Lake, ctx: RequestContext, table: GivenTable, old: int | None) -> UUID:
+    """The table's own, if no other has it. A uuid is a directory: that of a table which was dropped goes to nobody
+    who could not read it."""
     if table.uuid is None:
         return uuid4()
+    uuid = UUID(table.uuid)
     async with lake.read() as conn:
-        known = await tables.find_by_uuid(conn, UUID(table.uuid))
-    return UUID(table.uuid) if known in (None, old) else uuid4()
+        live = await tables.find_by_uuid(conn, uuid)
+        if live is not None:
+            return uuid if live == old else uuid4()
+        gone = await dropped.newest_first(conn, None, uuid=uuid, limit=1)
+        was_there = await tables.was_there(conn, uuid)
+    is_ones_own = gone and may(ctx, READ, Namespace.of_schema(gone[0].schema_name), gone[0].name)
+    return uuid if not was_there or is_ones_own else uuid4()
 
 
 def _updates(table: GivenTable, uuid: UUID) -> Sequence[Update]:
@@ -204,6 +213,8 @@ async def _adopt(
     async with lake.commit(ctx) as tx:
         old = await _replaced(tx.conn, change.namespace, change.name, overwrite=overwrite)
         await _check_still(tx, made, old)
+        own = TablePlaces(await table_places.premises(lake), [Layout.of(place.root, UUID(made.update.uuid)).directory])
+        await table_places.check_claims(tx.conn, [Claims.of(old, own, made.update)])
         if old is not None:
             await tables.drop(tx, old)
         (table_id,) = await write(tx, lake.objects, place, [made], litter)

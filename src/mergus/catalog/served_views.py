@@ -21,9 +21,10 @@ from mergus.catalog.newest import keep_newest
 from mergus.config import Settings
 from mergus.ducklake import views
 from mergus.ducklake.columns import Unrepresentable
-from mergus.ducklake.connect import Conn
+from mergus.ducklake.connect import Conn, Pool, one_state
 from mergus.ducklake.schemas import Schema as LakeSchema
 from mergus.ducklake.view_columns import BrokenView, Describer
+from mergus.ducklake.view_reach import reason_against
 from mergus.errors import NoSuchNamespace, NoSuchView, ServiceUnavailable, Unsupported
 from mergus.iceberg.namespace import Namespace
 from mergus.iceberg.schema import Schema
@@ -107,8 +108,9 @@ def shown(metadata: ViewMetadata) -> ShownView:
 class ServedViews:
     """Of one process."""
 
-    def __init__(self, settings: Settings, objects: Objects) -> None:
+    def __init__(self, settings: Settings, objects: Objects, pool: Pool) -> None:
         self._objects = objects
+        self._pool = pool
         # one for the past: who travels does not take the other's session away
         self._now, self._then = Describer(settings), Describer(settings)
         self._described: dict[tuple[int, int, int, bool], Schema | Exception] = {}
@@ -137,7 +139,7 @@ class ServedViews:
         key = (row.id, row.begin, row.schema_version, found.at is None)
         if key not in self._described:
             try:
-                result = await self._describe(found)
+                result = await self._described_safely(found, row)
             except (BrokenView, Unrepresentable) as e:
                 result = e
             keep_newest(self._described, key, result, REMEMBERED)
@@ -146,6 +148,13 @@ class ServedViews:
                 return schema
             case problem:
                 raise Unsupported(f"View {found.namespace}.{found.name} cannot be shown: {problem}")
+
+    async def _described_safely(self, found: FoundView, row: views.View) -> Schema:
+        async with one_state(self._pool) as conn:
+            against = await reason_against(conn, row.sql, found.at)
+        if against is not None:
+            raise BrokenView(against)
+        return await self._describe(found)
 
     async def _describe(self, found: FoundView) -> Schema:
         describer = self._now if found.at is None else self._then

@@ -4,6 +4,7 @@ A row of `ducklake_view` that is no single SELECT breaks no session, but nobody 
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import duckdb
@@ -32,18 +33,48 @@ def check(sql: str) -> None:
         raise ValueError("it has parameters, and a view has none")
 
 
-def unqualified_names(sql: str) -> list[str]:
-    """Tables and views that it names without a schema. One that is also the name of a common table expression is
-    taken for that. Raises ValueError for what cannot be looked through. Blocks: call it in a thread."""
+@dataclass(frozen=True, slots=True)
+class Names:
+    """All that a text names, wherever: tables and views, functions, those that stand in the place of a table, and what
+    stands before the name of any of them."""
+
+    tables: frozenset[str]
+    functions: frozenset[str]
+    table_functions: frozenset[str]
+    qualifiers: frozenset[str]
+
+
+def names_of(sql: str) -> Names:
+    """Raises ValueError for what cannot be looked through. Blocks: call it in a thread."""
+    objects = list(_objects(_tree(sql)))
+    tables = [node for node in objects if node.get("type") == "BASE_TABLE"]
+    functions = [node for node in objects if "function_name" in node]
+    in_place = [node["function"] for node in objects if node.get("type") == "TABLE_FUNCTION"]
+    keys = ("schema_name", "catalog_name", "schema", "catalog")
+    return Names(
+        tables=frozenset(str(node["table_name"]) for node in tables),
+        functions=frozenset(str(node["function_name"]) for node in functions),
+        table_functions=frozenset(str(node.get("function_name")) for node in in_place),
+        qualifiers=frozenset(str(node[key]) for node in (*tables, *functions) for key in keys if node.get(key)),
+    )
+
+
+def _tree(sql: str) -> Any:  # noqa: ANN401  (JSON)
     with duckdb.connect(config=_CONFIG) as session:
         row = session.execute("SELECT json_serialize_sql(?::VARCHAR)", [_plain(sql)]).fetchone()
     try:
         tree: Any = orjson.loads(row[0]) if row else {}
     except orjson.JSONDecodeError:
-        raise ValueError("it is nested too deeply to look through it for names without a namespace") from None
+        raise ValueError("it is nested too deeply to look through it for names") from None
     if tree.get("error") is not False:
         raise ValueError("DuckDB cannot say which names it has")
-    objects = list(_objects(tree))
+    return tree
+
+
+def unqualified_names(sql: str) -> list[str]:
+    """Tables and views that it names without a schema. One that is also the name of a common table expression is
+    taken for that. Raises ValueError for what cannot be looked through. Blocks: call it in a thread."""
+    objects = list(_objects(_tree(sql)))
     ours = {str(entry.get("key")).lower() for node in objects for entry in _entries(node.get("cte_map"))}
     names = [
         str(node["table_name"])
