@@ -335,3 +335,17 @@ def test_requests_in_flight_are_finished_when_the_server_is_stopped(lake: TestLa
         client.join(20)
         assert [a.status_code for a in answers] == [200]
         assert running.process.wait(20) is not None
+
+
+def test_a_server_that_is_stopped_leaves_no_directory_behind(
+    lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    db.execute("CREATE TABLE main.tidy(i INTEGER)")
+    db.execute("INSERT INTO main.tidy VALUES (1)")
+    with servers.server(lake.settings, tmp_path, listener="off") as running:
+        assert running.http.get(f"{running.path('main')}/tables/tidy").status_code == 200
+        assert list(scratch.iterdir())
+    assert list(scratch.iterdir()) == []

@@ -28,7 +28,7 @@ FIELDS: list[Json] = [
 ]
 SCHEMA: Json = {"type": "struct", "fields": FIELDS}
 
-# Tables of ours that loads fill, whether anybody commits or not; and what tells of requests that changed nothing, too.
+# Tables of ours that loads fill, whether anybody commits or not; and what tells of requests, whatever they changed.
 MADE_BY_LOADS = frozenset(
     {"chain", "file_fact", "metadata_file", "listener", "listener_failure", "audit", "commit_marker"}
 )

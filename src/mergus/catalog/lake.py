@@ -28,6 +28,7 @@ from mergus.ducklake.metadata import check_served
 from mergus.ducklake.snapshots import Head
 from mergus.errors import CommitStateUnknown, InTheWay, MergusError, ServiceUnavailable
 from mergus.faults import point
+from mergus.materialise import side_file
 from mergus.materialise.layout import root_beside
 from mergus.materialise.reading import Place
 from mergus.materialise.table import Materialised, Materialiser
@@ -257,6 +258,7 @@ async def open_lake(settings: Settings) -> AsyncGenerator[Lake]:
         await lake.audit.close()
         await lake.authenticator.close()
         await lake.views.close()
+        await asyncio.to_thread(side_file.close)
         await watch.close()
         await pool.close()
 

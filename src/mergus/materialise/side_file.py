@@ -182,6 +182,12 @@ class _Sessions:
             raise
         self._idle.append((session, directory))
 
+    def close(self) -> None:
+        while self._idle:
+            session, directory = self._idle.pop()
+            session.close()
+            directory.cleanup()
+
     def _open(self) -> tuple[duckdb.DuckDBPyConnection, TemporaryDirectory[str]]:
         directory = TemporaryDirectory(prefix="mergus-")
         session = duckdb.connect(
@@ -197,6 +203,11 @@ class _Sessions:
 
 
 _SESSIONS: Final = _Sessions()
+
+
+def close() -> None:
+    """Leaves no directory behind: a process that ends by a signal does not do so by itself."""
+    _SESSIONS.close()
 
 
 def _top_level(columns: Columns, at: int) -> list[_Node]:
