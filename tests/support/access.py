@@ -69,5 +69,7 @@ class Guarded:
 def guarded(lake: TestLake, folder: Path, **changes: Any) -> Iterator[Guarded]:
     with servers.server(lake.settings, folder, **{"auth": "oauth2", "token_rate": 100_000, **changes}) as server:
         found = Guarded(lake, server, server)
-        found.admin = found.as_client("admin", "*")
+        if not lake.sql("SELECT FROM client WHERE client_id = 'admin'"):
+            found.client("admin", "*")
+        found.admin = found.with_token(found.token("admin"))
         yield found
