@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from mergus.access.context import ANONYMOUS, RequestContext
+from mergus.access.privileges import ALL
 from mergus.catalog import delegation, holdings
 from mergus.catalog.holdings import Grounds, Holdings, Rights
 from mergus.catalog.lake import Lake, open_lake
@@ -19,7 +20,7 @@ from tests.support.vended import DENIED, at, status
 
 T = TypeVar("T")
 MAIN = Namespace(("main",))
-CONTEXT = RequestContext("loadTable", "1", ANONYMOUS)
+CONTEXT = RequestContext("loadTable", "1", ANONYMOUS, rights=ALL)
 
 
 @pytest.fixture(scope="module")

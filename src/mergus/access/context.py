@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
-from mergus.access.privileges import ALL, SEE, Grant, Privileges, Resource, Rights
+from mergus.access.privileges import NOBODYS, SEE, Grant, Privileges, Resource, Rights
 
 Kind = Literal["table", "view", "function"]
 
@@ -53,10 +53,11 @@ class RequestContext:
     request_id: str
     principal: Principal
     user_agent: str | None = None
-    # what the operation needs where it does not say otherwise, what it is about, and what the principal has
+    # what the operation needs where it does not say otherwise, what it is about, and what the principal has: nothing,
+    # unless somebody has found out
     needs: Privileges = SEE
     kind: Kind = "table"
-    rights: Rights = ALL
+    rights: Rights = NOBODYS
     # the snapshot of the lake that is asked about, if not the newest; nothing is written then
     at: int | None = None
     # set by `authorise` alone; an answer that was never authorised is not sent

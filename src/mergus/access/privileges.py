@@ -142,6 +142,7 @@ class Seen:
 
 
 ALL: Final = Rights([EVERYTHING])
+NOBODYS: Final = Rights([])
 
 
 def limited(grants: Iterable[Grant], limits: Iterable[Grant] | None) -> list[Grant]:

@@ -7,7 +7,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
 from mergus.access.context import ANONYMOUS, RequestContext
-from mergus.access.privileges import ADMIN, Rights
+from mergus.access.privileges import ADMIN, ALL
 from mergus.catalog.lake import Lake
 from mergus.catalog.warehouse import check_writable
 from mergus.errors import ApiError
@@ -17,8 +17,6 @@ from mergus.rest.operations import OPERATIONS, Operation
 from mergus.rest.request import decode_segment
 
 _OPERATIONS = {operation.name: operation for operation in OPERATIONS}
-# Who has not said who it is.
-_NOBODYS = Rights([])
 
 
 class OperationRoute(APIRoute):
@@ -57,13 +55,14 @@ class OperationRoute(APIRoute):
 async def _admit(lake: Lake, ctx: RequestContext, operation: Operation, request: Request) -> None:
     """Before anything of the request is looked at but who sends it. Raises NotAuthorized."""
     if lake.authenticator.is_open:
+        ctx.rights = ALL
         return
     header = request.headers.get("authorization")
     if operation.asks_for_token(lake.settings) or (operation.whom == "either" and header is not None):
         ctx.principal = await lake.authenticator.principal(None if header is None else header.encode("latin-1"))
         ctx.rights = await lake.rights(ctx.principal)
-    elif operation.whom == "either":
-        ctx.rights = _NOBODYS
+    elif operation.whom != "either":
+        ctx.rights = ALL
 
 
 async def _answer(
