@@ -52,5 +52,5 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     app = App(effective, lifespan)
     errors.install(app)
-    router.install(app)
+    router.install(app, effective)
     return app

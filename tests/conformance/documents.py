@@ -44,6 +44,7 @@ BEYOND: Final[dict[str, dict[int, str]]] = {
     "registerView": {406: NO_ROOM},
     "loadView": {406: NOT_SHOWN},
     "replaceView": {406: f"{NO_ROOM}; or {NOT_SHOWN}"},
+    "signRequest": {404: "there is no such table, as for every other operation on one"},
 }
 
 

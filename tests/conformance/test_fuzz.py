@@ -1,16 +1,26 @@
 """A short run of `./scripts/fuzz`."""
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from mergus.rest.operations import OPERATIONS
 from tests.conformance import documents, fuzz
+from tests.support import servers
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
 # made up for each operation, beside the examples and what follows from the document: about a minute
 REQUESTS = 20
-# A macro's types are not known, so it is never shown. Nobody guesses where a metadata file lies.
-NEVER_SUCCEEDS = {"loadFunction": 406, "registerTable": 400, "registerView": 400}
+# A macro's types are not known, so it is never shown. Nobody guesses where a metadata file, or any object, lies.
+NEVER_SUCCEEDS = {"loadFunction": 406, "registerTable": 400, "registerView": 400, "signRequest": 400}
+
+
+@pytest.fixture
+def server(lake: TestLake, tmp_path: Path) -> Iterator[Server]:
+    with servers.server(lake.settings, tmp_path, remote_signing=True) as running:
+        yield running
 
 
 def test_every_operation_that_is_announced_is_one_of_icebergs() -> None:

@@ -164,5 +164,5 @@ def test_without_the_setting_nothing_is_signed(lake: TestLake, tmp_path: Path) -
     with servers.server(lake.settings, tmp_path, remote_signing=False) as other:
         body = {"region": "us-east-1", "uri": "http://x/y/z", "method": "GET", "headers": {}}
         answer = other.http.post(f"{other.path('main')}/tables/t/sign", json=body)
-        assert error_of(answer) == (406, "UnsupportedOperationException")
+        assert error_of(answer) == (403, "ForbiddenException")
         assert other.http.get(f"{other.path('main')}/tables/t", headers=ASK).json()["config"] == {}

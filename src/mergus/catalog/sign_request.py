@@ -13,7 +13,7 @@ from mergus.catalog import delegation
 from mergus.catalog.holdings import Grounds
 from mergus.catalog.lake import Lake
 from mergus.ducklake import directories
-from mergus.errors import BadRequest, Forbidden, Unsupported
+from mergus.errors import BadRequest, Forbidden
 from mergus.iceberg.namespace import Namespace
 from mergus.materialise.table import Materialised
 from mergus.storage import signing
@@ -46,7 +46,7 @@ async def sign_request(
     table, head = await delegation.find(lake, ctx, namespace, name)
     proven, reason = await lake.signing.proof((await lake.tables()).materialiser.place.root)
     if not proven:
-        raise Unsupported(f"Requests are not signed: {reason}")
+        raise Forbidden(f"Requests are not signed: {reason}")
     if request.region != lake.settings.s3_region:
         raise BadRequest(f"The request to sign is for region {request.region}, and the store is in another")
     meant = signing.understand(lake.settings, request.method, request.uri, request.headers)

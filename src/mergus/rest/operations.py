@@ -54,6 +54,10 @@ class Operation:
     def endpoint(self) -> str:
         return f"{self.method} {self.path}"
 
+    def is_offered(self, settings: Settings) -> bool:
+        """Whether clients are told of it."""
+        return self.announced and (self.name != "signRequest" or settings.remote_signing)
+
     def asks_for_token(self, settings: Settings) -> bool:
         return self.whom == "the known" or (self.whom == "scrapers" and not settings.metrics_public)
 

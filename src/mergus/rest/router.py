@@ -10,6 +10,7 @@ from mergus.access.context import ANONYMOUS, RequestContext
 from mergus.access.privileges import ADMIN, ALL
 from mergus.catalog.lake import Lake
 from mergus.catalog.warehouse import check_writable
+from mergus.config import Settings
 from mergus.errors import ApiError
 from mergus.rest.boundary import OPERATION, REQUEST_ID
 from mergus.rest.keyed import handle_once
@@ -84,7 +85,7 @@ async def _note(lake: Lake, ctx: RequestContext, operation: Operation, request: 
     await lake.audit.note(ctx, status, address, ", ".join(dict.fromkeys(ctx.handed_out)) or None)
 
 
-def install(app: FastAPI) -> None:
+def install(app: FastAPI, settings: Settings) -> None:
     app.router.route_class = OperationRoute
     for operation in OPERATIONS:
         app.add_api_route(
@@ -94,4 +95,4 @@ def install(app: FastAPI) -> None:
             name=operation.name,
             response_model=None,
         )
-    app.state.endpoints = [o.endpoint for o in OPERATIONS if o.announced]
+    app.state.endpoints = [o.endpoint for o in OPERATIONS if o.is_offered(settings)]
