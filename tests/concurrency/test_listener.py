@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mergus.materialise.listener import PROGRESS_SECONDS
 from tests.support import lakes, listeners, servers
+from tests.support.formats import LONG
 from tests.support.lakes import TestLake
 from tests.support.listeners import (
     assert_all_on_storage,
@@ -29,6 +30,10 @@ def table_id(lake: TestLake, table: str) -> int:
     return found
 
 
+# that nobody attends to
+COMMITS = 500 if LONG else 150
+
+
 def versions(lake: TestLake, table: str) -> int:
     ((found,),) = lake.sql("SELECT count(*) FROM metadata_file WHERE table_id = %s", table_id(lake, table))
     return found
@@ -38,7 +43,7 @@ def test_what_nobody_attended_to_is_made_good(tmp_path: Path) -> None:
     with lakes.lake() as lake, lake.duckdb() as db:
         for name in FIVE:
             db.execute(f"CREATE TABLE {name}(i INTEGER, s VARCHAR)")
-        for statement in mixture(FIVE, 500):
+        for statement in mixture(FIVE, COMMITS):
             db.execute(statement)
         with listener(lake.settings, tmp_path) as running:
             # one that is stopped in the middle of it ends all the same, and another goes on
@@ -53,7 +58,7 @@ def test_what_nobody_attended_to_is_made_good(tmp_path: Path) -> None:
             # by then some have done all, so that it has little to say
             assert "catching up" in running.said or took < 2 * PROGRESS_SECONDS, running.said
             listed = assert_all_on_storage(lake, Bucket(lake.settings), db, most=4)
-        assert sum(map(len, listed.values())) == 500
+        assert sum(map(len, listed.values())) == COMMITS
 
 
 def test_a_burst_is_followed_with_fewer_versions_than_commits(tmp_path: Path) -> None:

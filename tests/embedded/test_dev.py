@@ -200,9 +200,11 @@ class TestServed:
             "ducklake",
             "history",
             "annex",
+            "role",
             "trigger",
             "listener",
             "storage",
+            "credentials",
             "duckdb",
         ]
         assert re.search(r"listener +\S+:\d+ leads; \d+ snapshots behind", doctor.stdout)

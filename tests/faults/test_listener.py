@@ -19,6 +19,7 @@ from mergus.embedded.state import StateDir
 from mergus.setup import initialise
 from tests.concurrency.test_load_table import nobody_in
 from tests.support import lakes, listeners, servers
+from tests.support.formats import LONG
 from tests.support.lakes import TestLake, quiet
 from tests.support.listeners import (
     Burst,
@@ -126,7 +127,7 @@ def test_another_takes_over_from_one_that_is_paused_which_does_no_harm_afterward
         paused = time.monotonic()
         wait_for_another(lake, first.name, MEASURED)
         assert leader(lake) == second.name
-        while time.monotonic() < paused + 30:
+        while time.monotonic() < paused + (30 if LONG else 10):
             assert_work_goes_on(lake, db)
             time.sleep(1)
         assert_all_on_storage(lake, Bucket(lake.settings), db, most=3)
