@@ -9,12 +9,11 @@ seen from, which may be the newest one that there is: of several changes at one 
 snapshot shows any more goes with the next that is written.
 """
 
-from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
 from mergus.ducklake.connect import Conn
-from mergus.ducklake.visible import names, timed
+from mergus.ducklake.visible import ListNames, timed
 
 READ: Final = timed("SELECT metadata FROM iceberg_view WHERE view_uuid = %(uuid)s AND name IS NULL AND {visible}")
 
@@ -34,6 +33,8 @@ LIST: Final = timed(f"""
       AND (%(only)s::text[] IS NULL OR name = ANY(%(only)s::text[]))
     ORDER BY name COLLATE "C" LIMIT %(limit)s
 """)
+# Of views that are ours alone.
+list_names: Final = ListNames(LIST)
 FIND: Final = timed(f"SELECT metadata FROM iceberg_view v WHERE {SHOWN} AND name = %(name)s")
 FIND_CLASH: Final = timed(f"""
     SELECT name FROM iceberg_view v WHERE {SHOWN} AND lower(name COLLATE "C") = lower(%(name)s COLLATE "C")
@@ -79,18 +80,6 @@ async def read(conn: Conn, uuid: UUID, at: int | None = None) -> str | None:
     """The metadata of a view that is a row of DuckLake's, as it is now or was at a snapshot."""
     row = await (await conn.execute(READ.at(at), {"uuid": uuid, "at": at})).fetchone()
     return None if row is None else row[0]
-
-
-async def list_names(
-    conn: Conn,
-    schema_id: int,
-    after: str | None,
-    limit: int | None,
-    at: int | None = None,
-    only: Sequence[str] | None = None,
-) -> list[str]:
-    """Of views that are ours alone, in byte order; with `only`, those among these."""
-    return await names(conn, LIST, schema_id, after, limit, at, only)
 
 
 async def find(conn: Conn, schema_id: int, name: str, at: int | None = None) -> str | None:

@@ -3,12 +3,11 @@
 Of a parameter it keeps a type only if the session gave one ('unknown' otherwise), of what a macro returns none at all.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from mergus.ducklake.connect import Conn
-from mergus.ducklake.visible import names, timed
+from mergus.ducklake.visible import ListNames, timed
 
 # A scalar and a table macro may have the same name.
 LIST: Final = timed("""
@@ -18,6 +17,7 @@ LIST: Final = timed("""
       AND (%(only)s::text[] IS NULL OR macro_name = ANY(%(only)s::text[]))
     ORDER BY name LIMIT %(limit)s
 """)
+list_names: Final = ListNames(LIST)
 FIND: Final = timed("""
     SELECT i.type, (SELECT array_agg(p.parameter_name ORDER BY p.column_id) FROM ducklake_macro_parameters p
                     WHERE p.macro_id = i.macro_id AND p.impl_id = i.impl_id AND p.parameter_type = 'unknown')
@@ -31,18 +31,6 @@ FIND: Final = timed("""
 class Overload:
     kind: str
     untyped: list[str]
-
-
-async def list_names(
-    conn: Conn,
-    schema_id: int,
-    after: str | None,
-    limit: int | None,
-    at: int | None = None,
-    only: Sequence[str] | None = None,
-) -> list[str]:
-    """In byte order; as they are now, or were at a snapshot. With `only`, those among these."""
-    return await names(conn, LIST, schema_id, after, limit, at, only)
 
 
 async def find(conn: Conn, schema_id: int, name: str, at: int | None = None) -> list[Overload]:

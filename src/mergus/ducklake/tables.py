@@ -18,7 +18,7 @@ from mergus.ducklake.columns import Span
 from mergus.ducklake.commit import Commit
 from mergus.ducklake.connect import Conn
 from mergus.ducklake.paths import Path, TablePaths
-from mergus.ducklake.visible import names, timed
+from mergus.ducklake.visible import ListNames, timed
 
 LIST: Final = timed("""
     SELECT table_name FROM ducklake_table
@@ -27,6 +27,7 @@ LIST: Final = timed("""
       AND (%(only)s::text[] IS NULL OR table_name = ANY(%(only)s::text[]))
     ORDER BY table_name COLLATE "C" LIMIT %(limit)s
 """)
+list_names: Final = ListNames(LIST)
 
 FIND: Final = timed("""
     SELECT table_id FROM ducklake_table
@@ -127,18 +128,6 @@ class Table:
 
     def was_there(self, snapshot_id: int) -> bool:
         return any(span.at(snapshot_id) for span in self.spans)
-
-
-async def list_names(
-    conn: Conn,
-    schema_id: int,
-    after: str | None,
-    limit: int | None,
-    at: int | None = None,
-    only: Sequence[str] | None = None,
-) -> list[str]:
-    """In byte order; as they are now, or were at a snapshot. With `only`, those among these."""
-    return await names(conn, LIST, schema_id, after, limit, at, only)
 
 
 async def find(conn: Conn, schema_id: int, name: str, at: int | None = None) -> int | None:

@@ -9,7 +9,7 @@ In the text of a view, `{DUCKLAKE_CATALOG}` is where each session puts the name 
 Names that are not qualified mean things of the view's own schema.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -19,7 +19,7 @@ from mergus.ducklake.changes import altered_view, created_view, dropped_view
 from mergus.ducklake.commit import Commit
 from mergus.ducklake.connect import Conn
 from mergus.ducklake.schemas import Schema
-from mergus.ducklake.visible import names, timed
+from mergus.ducklake.visible import ListNames, timed
 
 DIALECT: Final = "duckdb"
 CATALOG: Final = "{DUCKLAKE_CATALOG}"
@@ -31,6 +31,7 @@ LIST: Final = timed("""
       AND (%(only)s::text[] IS NULL OR view_name = ANY(%(only)s::text[]))
     ORDER BY view_name COLLATE "C" LIMIT %(limit)s
 """)
+list_names: Final = ListNames(LIST)
 
 # A rename ends the row and adds one: the view began with the oldest. Its snapshot may have expired.
 FIND: Final = timed("""
@@ -78,18 +79,6 @@ class View:
         """For others: complete, and with names that are looked up in this lake, whatever it is called."""
         sql = self.sql.replace(f"{CATALOG}.", "")
         return f"SELECT * FROM ({sql}) AS named({self.aliases})" if self.aliases else sql
-
-
-async def list_names(
-    conn: Conn,
-    schema_id: int,
-    after: str | None,
-    limit: int | None,
-    at: int | None = None,
-    only: Sequence[str] | None = None,
-) -> list[str]:
-    """In byte order; as they are now, or were at a snapshot. With `only`, those among these."""
-    return await names(conn, LIST, schema_id, after, limit, at, only)
 
 
 async def find(conn: Conn, schema_id: int, name: str, at: int | None = None) -> View | None:

@@ -29,16 +29,22 @@ def timed(statement: LiteralString) -> Timed:
     return Timed(statement.replace("{visible}", LIVE), statement.replace("{visible}", VISIBLE))
 
 
-async def names(
-    conn: Conn,
-    statement: Timed,
-    schema_id: int,
-    after: str | None,
-    limit: int | None,
-    at: int | None,
-    only: Sequence[str] | None = None,
-) -> list[str]:
-    """Of what a schema has, or had at a snapshot, in byte order: so many after one; with `only`, those among these."""
-    among = None if only is None else list(only)
-    key = {"schema_id": schema_id, "after": after, "limit": limit, "at": at, "only": among}
-    return [row[0] for row in await (await conn.execute(statement.at(at), key)).fetchall()]
+@dataclass(frozen=True, slots=True)
+class ListNames:
+    """Lists what a schema has of one kind: `statement` gives names in byte order."""
+
+    statement: Timed
+
+    async def __call__(
+        self,
+        conn: Conn,
+        schema_id: int,
+        after: str | None,
+        limit: int | None,
+        at: int | None = None,
+        only: Sequence[str] | None = None,
+    ) -> list[str]:
+        """So many after one, as they are now or were at a snapshot; with `only`, those among these."""
+        among = None if only is None else list(only)
+        key = {"schema_id": schema_id, "after": after, "limit": limit, "at": at, "only": among}
+        return [row[0] for row in await (await conn.execute(self.statement.at(at), key)).fetchall()]
