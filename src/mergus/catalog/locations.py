@@ -22,8 +22,7 @@ from urllib.parse import unquote
 
 from mergus.errors import BadRequest
 from mergus.storage.location import Location
-
-BESIDE_DATA: Final = ("-deletes.parquet", "-deletes.puffin")
+from mergus.storage.policy import BESIDE
 
 # Those that Unicode does not take for the plain ones, too: fraction slash, division slash, big solidus, set minus.
 _LOOK_ALIKES: Final = frozenset("\u2044\u2215\u29f8\u2216\u29f5")
@@ -71,7 +70,7 @@ class TablePlaces:
     def _beside(self, text: str) -> Location | None:
         """DuckDB's iceberg extension writes deletes where the data file is. They are read once, and DuckLake gets files
         of its own for them. No file of DuckLake's is called so."""
-        if self.beside is None or not text.endswith(BESIDE_DATA):
+        if self.beside is None or not text.endswith(BESIDE):
             return None
         location = given(text)
         if not self.beside.contains(location):
