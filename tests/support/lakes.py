@@ -76,6 +76,8 @@ class TestLake:
 
     @property
     def superuser_dsn(self) -> str:
+        if self.roles is None:
+            return self.settings.dsn
         given = conninfo_to_dict(backend_settings().dsn)
         return make_conninfo(self.settings.dsn, user=given["user"], password=given.get("password"))
 
