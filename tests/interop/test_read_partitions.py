@@ -9,6 +9,7 @@ from tests.support import spark as sparks
 from tests.support.readers import ALL, BIG, FLUSH, MERGE, Answer, Clients, Served, Story
 
 pytestmark = pytest.mark.xdist_group("spark")
+BY_TURNS = True
 
 
 def planned(clients: Clients, schema: str, row_filter: str) -> int:

@@ -8,6 +8,7 @@ from tests.support.readers import BIG, CREATE, FLUSH, MERGE, REWRITE, Served
 from tests.support.servers import error_of
 
 pytestmark = pytest.mark.xdist_group("spark")
+BY_TURNS = True
 
 
 def fields(metadata: dict[str, Any]) -> dict[str, dict[str, Any]]:

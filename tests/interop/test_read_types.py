@@ -7,6 +7,7 @@ from tests.support.readers import ALL, FLUSH, Served
 from tests.support.servers import error_of
 
 pytestmark = pytest.mark.xdist_group("spark")
+BY_TURNS = True
 
 
 # Iceberg's Spark has no time of day.
