@@ -122,7 +122,7 @@ def test_a_token_is_exchanged_for_another_of_the_same_client(guarded: Guarded) -
 def test_a_scope_narrows_and_never_widens(guarded: Guarded) -> None:
     token = by_secret(guarded, scope="ns:main:r ns:other:*").json()["access_token"]
     caller = guarded.with_token(token)
-    assert caller.create("other").status_code == 404
+    assert caller.create("other").status_code == 403
     assert caller.http.post(caller.path("main") + "/properties", json={"updates": {"a": "b"}}).status_code == 403
     assert (
         guarded.with_token(guarded.token("etl"))

@@ -302,7 +302,7 @@ async def _added(scene: Scene, progress: Progress, snapshot: AddedSnapshot, foun
     async with one_state(scene.pool) as conn:
         # the commit asks once more; this is before anything of them is read
         table_id = None if scene.view is None else scene.view.table.id
-        if theirs := await listed_paths.of_another(conn, table_id, places.keys(), scene.at + 1):
+        if theirs := await listed_paths.of_another(conn, table_id, places.keys()):
             raise BadRequest(f"File is one of another table: {theirs}")
     columns = await looked_at(scene.objects, found.added, places)
     files_planned: list[PlannedFile] = []

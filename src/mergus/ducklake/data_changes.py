@@ -204,7 +204,7 @@ async def _refuse_known(tx: Commit, table_id: int, paths: TablePaths, added: Seq
         raise BadRequest(f"File is added twice: {twice[0]}")
     if known := await listed_paths.live_paths(tx.conn, table_id, paths, candidates):
         raise BadRequest(f"File is in the table already: {min(known)}")
-    if theirs := await listed_paths.of_another(tx.conn, table_id, candidates, tx.snapshot_id):
+    if theirs := await listed_paths.of_another(tx.conn, table_id, candidates):
         raise BadRequest(f"File is one of another table: {theirs}")
     if doomed := await scheduled.among(tx.conn, list(candidates)):
         raise BadRequest(f"File was one of a table of the lake, and is about to be deleted: {doomed[0]}")

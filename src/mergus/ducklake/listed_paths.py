@@ -14,16 +14,13 @@ LIVE_PATHS: Final = """
     WHERE table_id = %(table_id)s AND end_snapshot IS NULL AND path = ANY(%(spellings)s)
 """
 
-# At any snapshot, live or not; but what the table itself has had is its own. A table that was registered, dropped and
-# registered again is the same one by its uuid, and one that this commit drops gives way to the one that it makes.
+# Of tables that are there, at any snapshot; but what the table itself has had is its own. One that was dropped gives
+# way, be it in this very commit: a file that two rows name stays until both are gone (see migration 0009).
 PATHS_OF_OTHERS: Final = """
     SELECT f.path FROM ducklake_data_file f
     WHERE f.table_id <> %(table_id)s AND NOT f.path_is_relative AND f.path = ANY(%(spellings)s)
       AND NOT EXISTS (SELECT FROM ducklake_data_file o WHERE o.table_id = %(table_id)s AND o.path = f.path)
-      AND NOT EXISTS (SELECT FROM ducklake_table t
-                      WHERE t.table_id = f.table_id
-                        AND (t.end_snapshot = %(next)s
-                             OR t.table_uuid IN (SELECT table_uuid FROM ducklake_table WHERE table_id = %(table_id)s)))
+      AND EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = f.table_id AND t.end_snapshot IS NULL)
     LIMIT 1
 """
 
@@ -37,10 +34,10 @@ async def live_paths(conn: Conn, table_id: int, paths: TablePaths, candidates: C
     return {path for spelling, path in asked.items() if spelling in listed}
 
 
-async def of_another(conn: Conn, table_id: int | None, candidates: Collection[str], snapshot_id: int) -> str | None:
+async def of_another(conn: Conn, table_id: int | None, candidates: Collection[str]) -> str | None:
     """One of the candidates, absolute paths outside of DuckLake's data path, that another table lists, or listed at a
-    snapshot that is there still. `snapshot_id` is that of the commit, or any later one."""
-    key: dict[str, object] = {"table_id": -1 if table_id is None else table_id, "next": snapshot_id}
+    snapshot that is there still."""
+    key: dict[str, object] = {"table_id": -1 if table_id is None else table_id}
     key["spellings"] = spellings(candidates, "")
     found = await (await conn.execute(PATHS_OF_OTHERS, key)).fetchone()
     return None if found is None else found[0]
