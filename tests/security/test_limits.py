@@ -332,8 +332,11 @@ class TestHead:
         with Wire(server) as wire:
             for _ in range(3):
                 wire.send(START + b"X: " + b"y" * 50_000 + b"\r\n\r\n")
-                # its whole answer is a few hundred bytes
-                assert wire.socket.recv(65536).startswith(b"HTTP/1.1 200")
+                # head and body may come apart
+                answer = b""
+                while not answer.endswith(b"}"):
+                    answer += wire.socket.recv(65536)
+                assert answer.startswith(b"HTTP/1.1 200")
             wire.send(START + b"X: " + b"y" * 70_000 + b"\r\n\r\n")
             self.refused(wire)
 
