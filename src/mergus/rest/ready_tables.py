@@ -22,7 +22,8 @@ from mergus.rest.answer_headers import security
 from mergus.rest.request import decode_segment
 
 OPERATION: Final = "loadTable"
-VARY: Final = b"Accept-Encoding, User-Agent"
+# What a representation depends on: its form, who may have which keys, and whose clock it goes by.
+VARY: Final = b"Accept-Encoding, Authorization, User-Agent, X-Iceberg-Access-Delegation"
 # Every answer is about this moment and this client: who keeps it asks before using it again.
 CACHE_CONTROL: Final = b"private, no-cache"
 
