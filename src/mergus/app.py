@@ -8,7 +8,6 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from mergus import logs
-from mergus.catalog.delegation import HEADER, asked, parse_header
 from mergus.catalog.lake import open_lake
 from mergus.catalog.listening import listening
 from mergus.config import Settings, load_settings
@@ -28,9 +27,6 @@ class App(FastAPI):
         self._boundary = Boundary(super().__call__, self.state, settings.max_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            given = next((value for name, value in scope["headers"] if name == HEADER), b"")
-            asked.set(parse_header(given.decode("latin-1")) if given else frozenset())
         await self._boundary(scope, receive, send)
 
 

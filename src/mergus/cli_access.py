@@ -7,11 +7,11 @@ import click
 
 from mergus.config import load_settings
 
+# What stands below the help of commands that take grants.
 GRANTS = """
-
-    A GRANT is `*` (everything), `catalog:ACCESS`, `ns:NAMESPACE:ACCESS` or `table:NAMESPACE.NAME:ACCESS`. ACCESS is r,
-    w (write, create, drop), rw, * (that and admin), or some of read, write, create, drop, admin with commas between.
-    Names are percent-encoded where they have dots, colons or spaces. Servers know at once.
+A GRANT is `*` (everything), `catalog:ACCESS`, `ns:NAMESPACE:ACCESS` or `table:NAMESPACE.NAME:ACCESS`. ACCESS is r, w
+(write, create, drop), rw, * (that and admin), or some of read, write, create, drop, admin with commas between. Names
+are percent-encoded where they have dots, colons or spaces. Servers know at once.
 """
 
 
@@ -20,7 +20,7 @@ def clients() -> None:
     """Clients that get tokens from this server (MERGUS_AUTH=oauth2)."""
 
 
-@clients.command()
+@clients.command(epilog=GRANTS)
 @click.argument("name")
 @click.option("--grant", "texts", multiple=True, metavar="GRANT", help="What it may do; may be given again.")
 def add(name: str, texts: tuple[str, ...]) -> None:
@@ -29,9 +29,6 @@ def add(name: str, texts: tuple[str, ...]) -> None:
 
     secret = asyncio.run(add_client(load_settings(), name, texts))
     click.echo(f"credential={name}:{secret}")
-
-
-add.help = (add.help or "") + GRANTS
 
 
 @clients.command("list")
@@ -102,9 +99,9 @@ def grants() -> None:
     """Who may do what: clients (client:NAME), OIDC's users (user:NAME) and roles (role:NAME)."""
 
 
-@grants.command("add")
+@grants.command("add", epilog=GRANTS)
 @click.argument("grantee")
-@click.argument("texts", metavar="GRANT", nargs=-1, required=True)
+@click.argument("texts", metavar="GRANT...", nargs=-1, required=True)
 def add_grants(grantee: str, texts: tuple[str, ...]) -> None:
     """Grant something to client:NAME, user:NAME or role:NAME."""
     from mergus.catalog.access_admin import change_grants
@@ -112,20 +109,14 @@ def add_grants(grantee: str, texts: tuple[str, ...]) -> None:
     asyncio.run(change_grants(load_settings(), grantee, texts, take=False))
 
 
-add_grants.help = (add_grants.help or "") + GRANTS
-
-
-@grants.command("remove")
+@grants.command("remove", epilog=GRANTS)
 @click.argument("grantee")
-@click.argument("texts", metavar="GRANT", nargs=-1, required=True)
+@click.argument("texts", metavar="GRANT...", nargs=-1, required=True)
 def remove_grants(grantee: str, texts: tuple[str, ...]) -> None:
     """Take back what was granted, or a part of it."""
     from mergus.catalog.access_admin import change_grants
 
     asyncio.run(change_grants(load_settings(), grantee, texts, take=True))
-
-
-remove_grants.help = (remove_grants.help or "") + GRANTS
 
 
 @grants.command("list")

@@ -185,14 +185,14 @@ async def _credentials(settings: Settings, metadata: Metadata) -> str:
     """What clients without keys of their own get."""
     root = root_beside(metadata.location, settings.iceberg_path)
     vended = await Vending(settings).proof(root)
-    signs, why = await Signing(settings).proof(root)
+    signed = await Signing(settings).proof(root)
     if vended.outcome in ("refuted", "failed"):
         raise _Wrong(f"no keys are vended: {vended.reason}")
-    if settings.remote_signing and not signs:
-        raise _Wrong(f"no requests are signed: {why}")
+    if settings.remote_signing and not signed.is_proven:
+        raise _Wrong(f"no requests are signed: {signed.reason}")
     keys = f"vended, for {settings.vended_seconds} s" if vended.is_proven else "not vended"
-    signed = "; requests are signed" if signs else ""
-    return f"keys are {keys}: {vended.reason}{signed}"
+    also = "; requests are signed" if signed.is_proven else ""
+    return f"keys are {keys}: {vended.reason}{also}"
 
 
 def _attach(settings: Settings) -> str:

@@ -9,6 +9,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from mergus.access.clients import read_file
+from mergus.access.oidc import Oidc
 from mergus.access.tokens import keys_of
 from mergus.config import Settings, load_settings, variable
 from mergus.errors import SetupError
@@ -56,10 +57,10 @@ def check_access(settings: Settings) -> None:
             f"{settings.host} can be reached by others, and nobody would be asked who they are: set MERGUS_AUTH to "
             "oauth2 or oidc; or to none, if something in front of the server asks"
         )
-    if "oidc" in (settings.auth or "") and not (settings.oidc_issuer and settings.oidc_audience):
-        raise SetupError("MERGUS_AUTH=oidc needs MERGUS_OIDC_ISSUER and MERGUS_OIDC_AUDIENCE")
+    # whatever is wrong with issuer and keys is wrong now, and not when somebody comes with a token, or asks for one
+    if "oidc" in (settings.auth or ""):
+        Oidc(settings)
     if "oauth2" in (settings.auth or ""):
-        # whatever is wrong with keys is wrong now, and not when somebody asks for a token
         keys_of(settings, bytes(32))
     read_file(settings.clients_file)
 

@@ -20,8 +20,6 @@ from mergus.ducklake import session
 from mergus.errors import MergusError
 
 TIMEOUT_SECONDS = 10
-# Of the client as which the server is used, if any.
-_AUTHORIZATION: dict[str, str] = {}
 
 
 class SmokeFailure(MergusError):
@@ -32,57 +30,57 @@ def smoke(uri: str, settings: Settings, credential: str | None = None) -> Iterat
     """One line for each step that held; SmokeFailure at the first that did not. `credential` is a client's name and
     secret, with a colon between."""
     base = uri.rstrip("/")
-    _AUTHORIZATION.clear()
-    checks = _ask("GET", f"{base}/readyz", 200)["checks"]
+    ask = _Asker()
+    checks = ask("GET", f"{base}/readyz", 200)["checks"]
     yield f"the server is ready: {', '.join(checks)}"
     if credential is not None:
-        _AUTHORIZATION["Authorization"] = f"Bearer {_token(base, credential)}"
+        ask = _Asker(_token(base, credential))
         yield f"client {credential.partition(':')[0]} gets a token"
-    config = _ask("GET", f"{base}/v1/config", 200)
+    config = ask("GET", f"{base}/v1/config", 200)
     prefix = config["overrides"]["prefix"]
     yield f"it announces {len(config['endpoints'])} operations under prefix {prefix}"
     catalog = f"{base}/v1/{quote(prefix)}"
     name = f"mergus_smoke_{uuid4().hex[:12]}"
     with _lake(settings) as lake:
-        _ask("POST", f"{catalog}/namespaces", 200, {"namespace": [name], "properties": {"owner": "smoke"}})
+        ask("POST", f"{catalog}/namespaces", 200, {"namespace": [name], "properties": {"owner": "smoke"}})
         try:
-            yield from _namespace_steps(catalog, name, lake)
+            yield from _namespace_steps(ask, catalog, name, lake)
         finally:
-            _ask("DELETE", f"{catalog}/namespaces/{name}", 204)
-        _ask("HEAD", f"{catalog}/namespaces/{name}", 404)
+            ask("DELETE", f"{catalog}/namespaces/{name}", 204)
+        ask("HEAD", f"{catalog}/namespaces/{name}", 404)
         _expect("schemas seen by DuckDB after the drop", name in _schemas(lake), False)
     yield "namespace dropped, and gone for both"
 
 
-def _namespace_steps(catalog: str, name: str, lake: duckdb.DuckDBPyConnection | None) -> Iterator[str]:
+def _namespace_steps(ask: "_Asker", catalog: str, name: str, lake: duckdb.DuckDBPyConnection | None) -> Iterator[str]:
     yield f"namespace {name} created through REST"
     if lake is not None:
         _expect("schemas seen by an open DuckDB session", name in _schemas(lake), True)
         yield "an open DuckDB session sees it"
     change = {"updates": {"stage": "test"}, "removals": ["owner"]}
-    done = _ask("POST", f"{catalog}/namespaces/{name}/properties", 200, change)
+    done = ask("POST", f"{catalog}/namespaces/{name}/properties", 200, change)
     _expect("changed properties", (done["updated"], done["removed"]), (["stage"], ["owner"]))
-    loaded = _ask("GET", f"{catalog}/namespaces/{name}", 200)["properties"]
+    loaded = ask("GET", f"{catalog}/namespaces/{name}", 200)["properties"]
     _expect("property stage", loaded.get("stage"), "test")
     yield "its properties are kept"
     if lake is not None:
-        yield from _table_steps(catalog, name, lake)
-    error = _ask("POST", f"{catalog}/namespaces", 409, {"namespace": [name]})["error"]
+        yield from _table_steps(ask, catalog, name, lake)
+    error = ask("POST", f"{catalog}/namespaces", 409, {"namespace": [name]})["error"]
     _expect("error of a second creation", error["type"], "AlreadyExistsException")
     yield "a second creation is refused"
 
 
-def _table_steps(catalog: str, name: str, lake: duckdb.DuckDBPyConnection) -> Iterator[str]:
+def _table_steps(ask: "_Asker", catalog: str, name: str, lake: duckdb.DuckDBPyConnection) -> Iterator[str]:
     table = f"{session.identifier(name)}.numbers"
     # a few rows stay in Postgres: the store is the server's to reach, and may not be ours
     lake.execute(f"CREATE TABLE {table}(n INTEGER)")
     lake.execute(f"INSERT INTO {table} VALUES (1), (2), (3)")
-    loaded = _ask("GET", f"{catalog}/namespaces/{name}/tables/numbers", 200)["metadata"]
+    loaded = ask("GET", f"{catalog}/namespaces/{name}/tables/numbers", 200)["metadata"]
     shown = {s["snapshot-id"]: int(s["summary"]["total-records"]) for s in loaded["snapshots"]}
     _expect("rows of a table that DuckDB wrote", shown[loaded["current-snapshot-id"]], 3)
     yield "a table that DuckDB writes is an Iceberg table at once"
     lake.execute(f"DROP TABLE {table}")
-    _ask("HEAD", f"{catalog}/namespaces/{name}/tables/numbers", 404)
+    ask("HEAD", f"{catalog}/namespaces/{name}/tables/numbers", 404)
 
 
 @contextmanager
@@ -117,9 +115,15 @@ def _token(base: str, credential: str) -> str:
     return _send("POST", f"{base}/v1/oauth/tokens", 200, urlencode(form).encode(), kind)["access_token"]
 
 
-def _ask(method: str, url: str, expected: int, body: object = None) -> Any:  # noqa: ANN401
-    data = None if body is None else json.dumps(body).encode()
-    return _send(method, url, expected, data, {"Content-Type": "application/json", **_AUTHORIZATION})
+class _Asker:
+    """Of a server, as somebody, if there is a token."""
+
+    def __init__(self, token: str | None = None) -> None:
+        known = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._headers = {"Content-Type": "application/json", **known}
+
+    def __call__(self, method: str, url: str, expected: int, body: object = None) -> Any:  # noqa: ANN401
+        return _send(method, url, expected, None if body is None else json.dumps(body).encode(), self._headers)
 
 
 def _send(method: str, url: str, expected: int, data: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401

@@ -88,7 +88,7 @@ def test_a_long_read_by_spark_goes_on(lake: TestLake, server: Server) -> None:
 def test_a_store_that_does_not_look_at_added_headers_gets_no_signatures(lake: TestLake) -> None:
     """This one takes a signed PUT for a copy if one says so later."""
     settings = lake.settings.model_copy(update={"remote_signing": True})
-    proven, reason = asyncio.run(Signing(settings).proof(Location.parse(f"s3://{ministack.BUCKET}/probed")))
-    assert not proven
-    assert "added" in reason
+    found = asyncio.run(Signing(settings).proof(Location.parse(f"s3://{ministack.BUCKET}/probed")))
+    assert not found.is_proven
+    assert "added" in found.reason
     assert vended.keys_below(settings, f"s3://{ministack.BUCKET}/probed/") == []

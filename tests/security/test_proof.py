@@ -116,14 +116,14 @@ class TestKeys:
 class TestSigning:
     def test_this_store_takes_requests_only_as_they_were_signed(self, root: Location) -> None:
         signing = Signing(backend_settings().model_copy(update={"remote_signing": True}))
-        assert asyncio.run(signing.proof(root))[0]
+        assert asyncio.run(signing.proof(root)).is_proven
         assert vended.keys_below(backend_settings(), f"{root}/") == []
 
     def test_one_that_is_not_there_is_signed_nothing_for(self, root: Location) -> None:
         changes = {"remote_signing": True, "s3_endpoint": "http://127.0.0.1:9"}
-        proven, reason = asyncio.run(Signing(backend_settings().model_copy(update=changes)).proof(root))
-        assert not proven
-        assert reason
+        found = asyncio.run(Signing(backend_settings().model_copy(update=changes)).proof(root))
+        assert not found.is_proven
+        assert found.reason
 
 
 @pytest.fixture(scope="module")

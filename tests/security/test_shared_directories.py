@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import pytest
 
 from mergus.access.context import ANONYMOUS, RequestContext
-from mergus.access.privileges import ALL
+from mergus.access.privileges import ALL, Rights
+from mergus.access.scopes import parse_grant
 from mergus.catalog import delegation, holdings
-from mergus.catalog.holdings import Grounds, Holdings, Rights
+from mergus.catalog.holdings import Grounds, Holdings
 from mergus.catalog.lake import Lake, open_lake
 from mergus.errors import Forbidden
 from mergus.iceberg.namespace import Namespace
@@ -29,11 +30,14 @@ def lake() -> Iterator[TestLake]:
         yield made
 
 
-def one_who_may_read(*tables: str, may_write: bool = True) -> Rights:
-    async def may_read_other(namespace: Namespace, name: str) -> bool:
-        return f"{namespace}.{name}" in tables
+@dataclass(frozen=True)
+class Who:
+    rights: Rights
+    may_write: bool
 
-    return Rights(may_write, may_read_other)
+
+def one_who_may_read(*tables: str, may_write: bool = True) -> Who:
+    return Who(Rights(parse_grant(f"table:{table}:r") for table in tables), may_write)
 
 
 @dataclass
@@ -56,21 +60,21 @@ def serving(lake: TestLake) -> Iterator[Serving]:
         runner.run(opening.__aexit__(None, None, None))
 
 
-def opened(serving: Serving, table: str, rights: Rights) -> tuple[Holdings, Grounds]:
+def opened(serving: Serving, table: str, who: Who) -> tuple[Holdings, Grounds]:
     async def ask() -> tuple[Holdings, Grounds]:
         found, _ = await delegation.find(serving.lake, CONTEXT, MAIN, table)
         held = await holdings.of_table(serving.lake, found)
-        return held, await holdings.grounds(held, rights)
+        return held, holdings.grounds(held, who.rights, may_write=who.may_write)
 
     return serving.ask(ask())
 
 
-def keys_for(serving: Serving, table: str, rights: Rights) -> Any:
+def keys_for(serving: Serving, table: str, who: Who) -> Any:
     """A client with the keys that somebody with these rights gets."""
 
     async def ask() -> dict[str, str]:
         found, _ = await delegation.find(serving.lake, CONTEXT, MAIN, table)
-        grounds = await holdings.grounds(await holdings.of_table(serving.lake, found), rights)
+        grounds = holdings.grounds(await holdings.of_table(serving.lake, found), who.rights, may_write=who.may_write)
         wanted = frozenset({delegation.VENDED})
         return (await delegation.delegated(serving.lake, CONTEXT, found, grounds, wanted, (MAIN, table))).config
 

@@ -18,6 +18,7 @@ from mergus.annex.audit import Entry
 from mergus.ducklake.connect import Pool, connection
 from mergus.logs import log
 from mergus.metrics import AUDIT_LOST
+from mergus.shared import Shared
 
 MOST_WAITING: Final = 10_000
 MOST_IN_A_BATCH: Final = 500
@@ -31,15 +32,15 @@ class Audit:
     def __init__(self, pool: Pool, seconds: int) -> None:
         self._pool = pool
         self._seconds = seconds
-        self._waiting: list[tuple[Entry, asyncio.Future[None]]] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._entries: list[Entry] = []
+        self._written = Shared(self._write)
         self._nobodys = (0, 0)
 
     async def note(self, ctx: RequestContext, status: int, address: str | None, detail: str | None = None) -> None:
         """Returns when the entry is written, or has gone to the log instead."""
         if self._seconds == 0 or (status == 401 and not self._takes_nobodys()):
             return
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._entries) >= MOST_WAITING:
             AUDIT_LOST.inc()
             return
         told = [ctx.refused] if ctx.refused is not None else [passed.resource for passed in ctx.passed]
@@ -53,13 +54,17 @@ class Audit:
             address,
             None if detail is None else detail[:LONGEST_TEXT],
         )
-        written = asyncio.get_running_loop().create_future()
-        self._waiting.append((entry, written))
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write())
+        self._entries.append(entry)
+        await self._wait()
+
+    async def close(self) -> None:
+        """What is left is written first."""
+        await self._wait()
+
+    async def _wait(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await asyncio.shield(written)
+                await self._written()
 
     def _takes_nobodys(self) -> bool:
         second = int(time.monotonic())
@@ -71,32 +76,16 @@ class Audit:
         return True
 
     async def _write(self) -> None:
-        try:
-            while self._waiting:
-                # others may have come in the same turn of the loop
-                await asyncio.sleep(0)
-                batch, self._waiting = self._waiting[:MOST_IN_A_BATCH], self._waiting[MOST_IN_A_BATCH:]
-                entries = [entry for entry, _ in batch]
-                try:
-                    async with connection(self._pool) as conn, conn.transaction():
-                        await audit.add(conn, entries)
-                        await audit.forget_old(conn, self._seconds, 2 * len(entries))
-                except Exception as e:
-                    log.warning("the audit log could not be written: %s", type(e).__name__)
-                    for entry in entries:
-                        log.warning("audit", extra={"fields": _fields(entry)})
-                for _, written in batch:
-                    if not written.done():
-                        written.set_result(None)
-        finally:
-            self._writer = None
-
-    async def close(self) -> None:
-        """What waits is written first."""
-        if self._writer is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE_SECONDS):
-                    await asyncio.shield(self._writer)
+        while self._entries:
+            entries, self._entries = self._entries[:MOST_IN_A_BATCH], self._entries[MOST_IN_A_BATCH:]
+            try:
+                async with connection(self._pool) as conn, conn.transaction():
+                    await audit.add(conn, entries)
+                    await audit.forget_old(conn, self._seconds, 2 * len(entries))
+            except Exception as e:
+                log.warning("the audit log could not be written: %s", type(e).__name__)
+                for entry in entries:
+                    log.warning("audit", extra={"fields": _fields(entry)})
 
 
 def _fields(entry: Entry) -> dict[str, object]:

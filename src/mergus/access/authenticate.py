@@ -67,13 +67,13 @@ class Authenticator:
             token = raw.decode("ascii")
         except UnicodeDecodeError:
             raise NotAuthorized("The token is not one that this server has issued, or it is for another") from None
-        principal, until = await self.verify(token)
+        principal, until = await self._verify(token)
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         self._known[digest] = principal, until
         return principal
 
-    async def verify(self, token: str) -> tuple[Principal, float]:
+    async def _verify(self, token: str) -> tuple[Principal, float]:
         """And until when that may be believed."""
         if self._oidc is not None and oidc.issuer_of(token) != ISSUER:
             claims = await self._oidc.verify(token)
@@ -87,7 +87,7 @@ class Authenticator:
             )
             return principal, min(claims.expires_at, time.time() + OIDC_SECONDS)
         ours = (await self.tokens()).verify(token)
-        principal = Principal(f"client:{ours.client_id}", limits=_scope(ours.scope), generation=ours.generation)
+        principal = Principal(f"client:{ours.client_id}", limits=ours.limits, generation=ours.generation)
         return principal, ours.expires_at
 
     async def close(self) -> None:

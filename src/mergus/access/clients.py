@@ -54,9 +54,12 @@ def hash_secret(secret: str) -> str:
 def is_secret(secret: str, *hashes: str | None) -> bool:
     """Whether it is that of one of the hashes; takes as long if it is not, or if there is none. Blocks."""
     found = False
-    for known in [known for known in hashes if known] or [_NOBODYS]:
+    for known in filter(None, hashes):
         cost, salt, digest = _parse(known)
-        found |= hmac.compare_digest(_scrypt(secret, salt, cost), digest) and known != _NOBODYS
+        found |= hmac.compare_digest(_scrypt(secret, salt, cost), digest)
+    if not any(hashes):
+        # whether there is such a client must not be told by the time that it takes
+        _scrypt(secret, bytes(_SALT_BYTES), _COST)
     return found
 
 
@@ -145,7 +148,3 @@ def _parse(known: str) -> tuple[tuple[int, int, int], bytes, bytes]:
 
 def _text(data: bytes) -> str:
     return b64encode(data).decode()
-
-
-# What is compared with if there is no such client: the time that it takes must not tell.
-_NOBODYS: Final = hash_secret(secrets.token_urlsafe(32))

@@ -65,7 +65,8 @@ class RequestContext:
     passed: list[Passed] = field(default_factory=list[Passed])
     # what the principal was not let through to
     refused: Resource | None = None
-    # kinds of things that were handed out for objects: they are audited
+    # how the client wants to reach objects, and kinds of things that were handed out for that: they are audited
+    delegation: frozenset[str] = frozenset()
     handed_out: list[str] = field(default_factory=list[str])
     key: RequestKey | None = None
     # For the key (see catalog/replay.py): whether it went into the lake with the change, the table that the answer

@@ -16,6 +16,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
+from mergus.access.privileges import Grant
 from mergus.access.scopes import parse_scope
 from mergus.config import Settings
 from mergus.errors import NotAuthorized, SetupError
@@ -39,8 +40,11 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class TokenClaims:
+    """`limits` are what the scope says."""
+
     client_id: str
     scope: str | None
+    limits: tuple[Grant, ...] | None
     generation: int
     expires_at: int
 
@@ -84,13 +88,19 @@ class Tokens:
                 options={"require": _REQUIRED, "strict_aud": True},
             )
             scope = claims.get("scope")
-            parse_scope(None if scope is None else str(scope.strip()))
-            return TokenClaims(claims["sub"], scope, int(claims["gen"]), int(claims["exp"]))
+            return TokenClaims(claims["sub"], scope, _limits(scope), int(claims["gen"]), int(claims["exp"]))
         except jwt.ExpiredSignatureError:
             raise NotAuthorized("The token has expired") from None
-        except (jwt.InvalidTokenError, ValueError, TypeError, KeyError, AttributeError):
+        except (jwt.InvalidTokenError, ValueError, TypeError, KeyError):
             # what exactly is wrong with it helps nobody who has not made it up
             raise NotAuthorized("The token is not one that this server has issued, or it is for another") from None
+
+
+def _limits(scope: Any) -> tuple[Grant, ...] | None:  # noqa: ANN401  (JSON)
+    if not isinstance(scope, str | None):
+        raise TypeError("a scope is a text")
+    found = parse_scope(scope)
+    return None if found is None else tuple(found)
 
 
 def keys_of(settings: Settings, lakes: bytes) -> list[Key]:

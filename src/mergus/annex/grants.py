@@ -15,23 +15,12 @@ ADD: Final = """
         privileges = ARRAY(SELECT DISTINCT unnest(known.privileges || excluded.privileges) ORDER BY 1),
         granted_by = excluded.granted_by, granted_at = now()
 """
-# A row that has no privilege left goes.
 TAKE: Final = """
-    WITH left_over AS (
-        SELECT grantee, namespace, name, ARRAY(SELECT unnest(privileges) EXCEPT SELECT unnest(%(privileges)s::text[]))
-                   AS privileges
-        FROM access_grant
-        WHERE (grantee, namespace, name) = (%(grantee)s, %(namespace)s, %(name)s)
-          AND privileges && %(privileges)s::text[]
-    ), gone AS (
-        DELETE FROM access_grant g USING left_over l
-        WHERE (g.grantee, g.namespace, g.name) = (l.grantee, l.namespace, l.name) AND l.privileges = '{}'
-    ), changed AS (
-        UPDATE access_grant g SET privileges = l.privileges FROM left_over l
-        WHERE (g.grantee, g.namespace, g.name) = (l.grantee, l.namespace, l.name) AND l.privileges <> '{}'
-    )
-    SELECT FROM left_over
+    UPDATE access_grant
+    SET privileges = ARRAY(SELECT unnest(privileges) EXCEPT SELECT unnest(%(privileges)s::text[]) ORDER BY 1)
+    WHERE (grantee, namespace, name) = (%(grantee)s, %(namespace)s, %(name)s) AND privileges && %(privileges)s::text[]
 """
+FORGET_EMPTY: Final = "DELETE FROM access_grant WHERE grantee = %(grantee)s AND privileges = '{}'"
 TAKE_ALL: Final = "DELETE FROM access_grant WHERE grantee = %(grantee)s"
 # In one order, of which a page takes a part.
 LIST: Final = """
@@ -68,9 +57,11 @@ async def add(conn: Conn, grantee: str, place: tuple[str, str], privileges: Sequ
 
 
 async def take(conn: Conn, grantee: str, place: tuple[str, str], privileges: Sequence[str]) -> bool:
-    """False if there was nothing to take."""
+    """Within a transaction. False if there was nothing to take."""
     row = {"grantee": grantee, "namespace": place[0], "name": place[1], "privileges": sorted(privileges)}
-    return (await conn.execute(TAKE, row)).rowcount > 0
+    taken = (await conn.execute(TAKE, row)).rowcount > 0
+    await conn.execute(FORGET_EMPTY, {"grantee": grantee})
+    return taken
 
 
 async def take_all(conn: Conn, grantee: str) -> int:

@@ -44,7 +44,6 @@ from mergus.errors import (
     NoSuchTable,
 )
 from mergus.faults import point
-from mergus.iceberg.requirements import AssertCreate
 from mergus.logs import log
 from mergus.metrics import COMMIT_STAGES
 from mergus.storage.location import Location
@@ -85,8 +84,7 @@ async def commit_transaction(lake: Lake, ctx: RequestContext, changes: Sequence[
 
 
 async def _authorise(ctx: RequestContext, change: Change) -> None:
-    creates = any(isinstance(r, AssertCreate) for r in change.requirements)
-    await authorise(ctx, change.namespace, change.name, CREATE if creates else WRITE)
+    await authorise(ctx, change.namespace, change.name, CREATE if change.creates else WRITE)
 
 
 async def committed_body(lake: Lake, ctx: RequestContext, table_id: int) -> Body:
@@ -207,7 +205,7 @@ async def _placed(
 
 
 async def _plan_new(lake: Lake, head: Head, change: Change, litter: list[Location]) -> _Planned:
-    if not any(isinstance(r, AssertCreate) for r in change.requirements):
+    if not change.creates:
         async with lake.read() as conn:
             # which says precisely what is not there
             await find_table(conn, change.namespace, change.name)
@@ -231,8 +229,7 @@ def _is_done(change: Change, answer: Answer) -> bool:
     wanted = change.snapshot_ids
     if wanted:
         return all(snapshot_id in known for snapshot_id in wanted)
-    creates = any(isinstance(r, AssertCreate) for r in change.requirements)
-    return creates and change.uuid == str(answer.table.reading.view.table.uuid)
+    return change.creates and change.uuid == str(answer.table.reading.view.table.uuid)
 
 
 async def _check(tx: Commit, p: _Planned) -> None:

@@ -30,7 +30,7 @@ from mergus.iceberg.manifest_list import ManifestFile
 from mergus.iceberg.metadata import TableMetadata
 from mergus.iceberg.name_mapping import PROPERTY, MappedField, parse_name_mapping
 from mergus.iceberg.namespace import Namespace
-from mergus.iceberg.requirements import Requirement
+from mergus.iceberg.requirements import AssertCreate, Requirement
 from mergus.iceberg.schema import Field, Schema, schema_json
 from mergus.iceberg.schema_parse import check_names, parse_schema
 from mergus.iceberg.table_update import TableUpdate
@@ -69,6 +69,10 @@ class Change:
     @property
     def snapshot_ids(self) -> list[int]:
         return [u.snapshot.snapshot_id for u in self.updates if isinstance(u, AddSnapshot)]
+
+    @property
+    def creates(self) -> bool:
+        return any(isinstance(r, AssertCreate) for r in self.requirements)
 
     @property
     def uuid(self) -> str | None:

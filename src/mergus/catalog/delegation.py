@@ -11,7 +11,6 @@ reason. A client with keys of its own asks for no delegation and is not concerne
 
 import hashlib
 from collections import OrderedDict
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import quote
@@ -21,10 +20,10 @@ import orjson
 
 from mergus.access.authorise import may
 from mergus.access.context import RequestContext
-from mergus.access.privileges import LOAD, READ, WRITE
+from mergus.access.privileges import LOAD, WRITE
 from mergus.catalog import holdings, travel
 from mergus.catalog.find import find_asked
-from mergus.catalog.holdings import MOST_PLACES, Grounds, Holdings, Rights
+from mergus.catalog.holdings import MOST_PLACES, Grounds, Holdings
 from mergus.catalog.lake import Lake
 from mergus.catalog.locations import parse
 from mergus.catalog.newest import keep_newest
@@ -42,10 +41,7 @@ from mergus.storage.vending import Keys
 
 VENDED: Final = "vended-credentials"
 SIGNED: Final = "remote-signing"
-HEADER: Final = b"x-iceberg-access-delegation"
-
-# What the request at hand asks for; set where it comes in.
-asked: ContextVar[frozenset[str]] = ContextVar("asked", default=frozenset())
+HEADER: Final = "x-iceberg-access-delegation"
 
 # DuckDB's iceberg extension uses a single entry for the table's location alone, and several for what they are about;
 # Java's client wants a single one when it comes for new keys. And the extension writes delete files beside data files.
@@ -66,22 +62,18 @@ class Delegation:
 
 
 def parse_header(value: str) -> frozenset[str]:
+    """What clients say that they can use."""
     return frozenset(part.strip().lower() for part in value.split(",")) & {VENDED, SIGNED}
 
 
-def is_asked(lake: Lake) -> bool:
+def is_asked(lake: Lake, ctx: RequestContext) -> bool:
     """Whether the request at hand may get an answer of its own."""
-    wanted = asked.get()
+    wanted = ctx.delegation
     return (VENDED in wanted and lake.vending.is_configured) or (SIGNED in wanted and lake.settings.remote_signing)
 
 
-async def rights(ctx: RequestContext, namespace: Namespace, name: str) -> Rights:
-    """What the one who asks may do with the table, and which others it may read."""
-
-    async def may_read_other(namespace: Namespace, name: str) -> bool:
-        return may(ctx, READ, namespace, name)
-
-    return Rights(ctx.at is None and may(ctx, WRITE, namespace, name), may_read_other)
+def may_write(ctx: RequestContext, namespace: Namespace, name: str) -> bool:
+    return ctx.at is None and may(ctx, WRITE, namespace, name)
 
 
 async def of_table(
@@ -93,27 +85,27 @@ async def of_table(
     wanted: frozenset[str] | None = None,
 ) -> Delegation:
     """For the request at hand; empty if it asks for nothing that there is. `named` is what it calls the table."""
-    if wanted is None and not is_asked(lake):
+    if wanted is None and not is_asked(lake, ctx):
         return Delegation()
     named = named or _named(table)
     grounds = await grounds_of(lake, ctx, table, head, named)
-    return await delegated(lake, ctx, table, grounds, asked.get() if wanted is None else wanted, named)
+    return await delegated(lake, ctx, table, grounds, ctx.delegation if wanted is None else wanted, named)
 
 
 async def of_promised(
     lake: Lake, ctx: RequestContext, uuid: UUID, location: str, named: tuple[Namespace, str]
 ) -> Delegation:
     """The same for a table that is only staged."""
-    if not is_asked(lake):
+    if not is_asked(lake, ctx):
         return Delegation()
     held = await holdings.of_promised(lake, uuid, location)
-    grounds = await holdings.grounds(held, await rights(ctx, *named))
-    return await delegated(lake, ctx, None, grounds, asked.get(), named)
+    grounds = holdings.grounds(held, ctx.rights, may_write=may_write(ctx, *named))
+    return await delegated(lake, ctx, None, grounds, ctx.delegation, named)
 
 
 async def with_access(lake: Lake, ctx: RequestContext, body: Body, named: tuple[Namespace, str] | None) -> Body:
     """An answer about a table that was just made, or promised. What is done is done: it is told without keys, too."""
-    if not is_asked(lake):
+    if not is_asked(lake, ctx):
         return body
     if ctx.table_id is None:
         promised = orjson.loads(body.plain.data)["metadata"]
@@ -156,12 +148,11 @@ async def grounds_of(
     lake: Lake, ctx: RequestContext, table: Materialised, head: Head, named: tuple[Namespace, str]
 ) -> Grounds:
     """What of the table's files is open to who asks for it by this name."""
-    found = await rights(ctx, *named)
     now = _named(table)
     # keys for what a table was are keys for what it is
     if now != named and not may(ctx, LOAD, *now):
         raise Forbidden("The table has another name by now, under which you may not read it")
-    return await holdings.grounds(await _held_by(lake, table, head), found)
+    return holdings.grounds(await _held_by(lake, table, head), ctx.rights, may_write=may_write(ctx, *named))
 
 
 async def delegated(
@@ -186,7 +177,7 @@ async def delegated(
         prefixes = [d.directory for d in (*scope.write, *scope.read)] + [str(o) for o in scope.objects]
         entries = list(dict.fromkeys(prefixes)) if is_duckdb else [common(prefixes)]
         return Delegation(config, [{"prefix": prefix, "config": config} for prefix in entries])
-    if SIGNED in wanted and root.scheme == "s3" and await lake.signing.is_proven(root):
+    if SIGNED in wanted and (await lake.signing.proof(root)).is_proven:
         return Delegation({**store_of(lake.settings), **_signed_at(f"{_path(lake.settings, ctx, *named)}/sign")})
     return Delegation()
 

@@ -5,7 +5,6 @@ sees all of them.
 """
 
 import re
-from datetime import datetime
 from typing import Any, Final
 
 import orjson
@@ -15,15 +14,12 @@ from mergus.access.context import RequestContext
 from mergus.access.privileges import Grant
 from mergus.access.registry import grant_of, place_of
 from mergus.access.scopes import grant_text, parse_grant
-from mergus.annex import audit as audit_rows
 from mergus.annex import grants
-from mergus.annex.audit import Asked, Entry
 from mergus.annex.grants import GrantRow
 from mergus.catalog.lake import Lake
 from mergus.catalog.paging import PageRequest
 from mergus.errors import BadRequest, NotFound
 
-MOST_SHOWN: Final = 1000
 _GRANTEE: Final = re.compile(r"(client|user|role):[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,254}")
 
 
@@ -65,23 +61,6 @@ async def remove_grant(lake: Lake, ctx: RequestContext, grantee: str, text: str)
             raise NotFound(f"{to} has no such grant: {text}")
 
 
-async def list_audit(
-    lake: Lake, ctx: RequestContext, asked: Asked, page: PageRequest
-) -> tuple[list[dict[str, Any]], str | None]:
-    """The newest first, and the token of the next page if there is one: never all at once."""
-    await authorise(ctx, None)
-
-    async def fetch(after: str | None, limit: int | None) -> list[tuple[int, Entry]]:
-        async with lake.read() as conn:
-            before = None if after is None else int(after)
-            return await audit_rows.newest(conn, asked, before, limit, lake.settings.audit_seconds)
-
-    bounded = PageRequest(page.token or "", min(page.size or MOST_SHOWN, MOST_SHOWN))
-    listing = [ctx.operation, asked.principal or "", asked.operation or "", _text(asked.since) or ""]
-    found, token = await lake.page(listing, bounded, fetch, lambda one: str(one[0]))
-    return [_entry_json(number, entry) for number, entry in found], token
-
-
 def _parsed(grantee: str, text: str) -> tuple[str, Grant]:
     try:
         return check_grantee(grantee), parse_grant(text)
@@ -100,21 +79,3 @@ def grant_json(row: GrantRow) -> dict[str, Any]:
         "granted-by": row.granted_by,
         "granted-at": row.granted_at,
     }
-
-
-def _entry_json(number: int, entry: Entry) -> dict[str, Any]:
-    return {
-        "audit-id": number,
-        "made-at": entry.made_at,
-        "principal": entry.principal,
-        "operation": entry.operation,
-        "resource": entry.resource,
-        "status": entry.status,
-        "request-id": entry.request_id,
-        "address": entry.address,
-        "detail": entry.detail,
-    }
-
-
-def _text(time: datetime | None) -> str | None:
-    return None if time is None else time.isoformat()

@@ -12,11 +12,12 @@ A grant is about the name of a table; keys are about directories. Where the two 
   themselves.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from mergus.access.privileges import READ, Resource, Rights
 from mergus.annex import chosen
 from mergus.catalog.lake import Lake
 from mergus.catalog.locations import parse
@@ -31,14 +32,6 @@ from mergus.storage.location import Location
 
 # More directories, or single objects, than that do not fit into a policy.
 MOST_PLACES: Final = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Rights:
-    """Of who asks: whether the table may be written, and whether others may be read."""
-
-    may_write: bool
-    may_read_other: Callable[[Namespace, str], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +128,19 @@ async def _among_others(lake: Lake, conn: Conn, held: Holdings, table_id: int | 
     )
 
 
-async def grounds(held: Holdings, rights: Rights) -> Grounds:
-    """What of it is open to whom."""
+def grounds(held: Holdings, rights: Rights, *, may_write: bool) -> Grounds:
+    """What of it is open to whom: `rights` tell which others may be read."""
     read: list[Location] = []
     write: list[Location] = []
     guarded: list[Location] = []
     beside: list[Location] = []
     for place in held.places:
         others = held.neighbours.get(place, frozenset[tuple[str, str]]())
-        if place in held.closed or not await _may_read(others, rights):
+        if place in held.closed or not _may_read(others, rights):
             guarded.append(place)
             continue
         read.append(place)
-        if not rights.may_write or others:
+        if not may_write or others:
             continue
         if place == held.ducklake:
             beside.append(place)
@@ -158,11 +151,8 @@ async def grounds(held: Holdings, rights: Rights) -> Grounds:
     return Grounds(tuple(read), tuple(write), tuple(guarded), tuple(beside))
 
 
-async def _may_read(others: frozenset[tuple[str, str]], rights: Rights) -> bool:
-    for schema_name, name in sorted(others):
-        if not await rights.may_read_other(Namespace.of_schema(schema_name), name):
-            return False
-    return True
+def _may_read(others: frozenset[tuple[str, str]], rights: Rights) -> bool:
+    return all(rights.allow(READ, Resource(Namespace.of_schema(schema), name)) for schema, name in others)
 
 
 def _overlap(one: Location, other: Location) -> bool:

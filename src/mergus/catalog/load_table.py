@@ -71,7 +71,7 @@ async def load_table(
     body = await _past_body(lake, served, head, (table_id, at, snapshots, early), has_rows=snapshot_id is not None)
     if body is None:
         raise NoSuchSnapshot(f"Table {namespace}.{name} has no rows at snapshot {at}")
-    if not delegation.is_asked(lake):
+    if not delegation.is_asked(lake, ctx):
         return body
     return await with_access(lake, ctx, body, await served.past(table_id, head, at), head, (namespace, name))
 
@@ -144,7 +144,7 @@ async def load_cached(
 ) -> Body | None:
     """The same, if it needs nothing but the freshness check; None if it needs more."""
     served = lake.tables_if_known
-    if served is None or delegation.is_asked(lake):
+    if served is None or delegation.is_asked(lake, ctx):
         return None
     await served.look()
     rights = lake.known_rights(ctx.principal)

@@ -32,6 +32,10 @@ class PageRequest:
     def wanted(self) -> bool:
         return self.token is not None or self.size is not None
 
+    def at_most(self, most: int) -> "PageRequest":
+        """The same of what is never shown all at once."""
+        return PageRequest(self.token or "", min(self.size or most, most))
+
 
 class PageTokens:
     def __init__(self, key: bytes) -> None:

@@ -67,8 +67,8 @@ async def list_reports(
             before = None if after is None else int(after)
             return await reports.newest(conn, table_id, before, limit, lake.settings.reports_seconds)
 
-    bounded = PageRequest(page.token or "", min(page.size or MOST_SHOWN, MOST_SHOWN))
-    found, token = await lake.page([ctx.operation, str(table_id)], bounded, fetch, lambda r: str(r.report_id))
+    listing = [ctx.operation, str(table_id)]
+    found, token = await lake.page(listing, page.at_most(MOST_SHOWN), fetch, lambda r: str(r.report_id))
     return [_shown(report) for report in found], token
 
 

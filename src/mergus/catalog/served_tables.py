@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from mergus.catalog.find import find_table
-from mergus.catalog.freshness import Shared
 from mergus.catalog.newest import keep_newest
 from mergus.catalog.table_cache import Answer, Body, Snapshots, TableCache
 from mergus.ducklake import tables
@@ -24,6 +23,7 @@ from mergus.logs import log
 from mergus.materialise import metadata_file
 from mergus.materialise.metadata_file import Signpost
 from mergus.materialise.table import Materialised, Materialiser
+from mergus.shared import Shared
 
 T = TypeVar("T")
 K = TypeVar("K")

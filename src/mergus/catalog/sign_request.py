@@ -44,9 +44,9 @@ async def sign_request(
 ) -> SignedRequest:
     await authorise(ctx, namespace, name)
     table, head = await delegation.find(lake, ctx, namespace, name)
-    proven, reason = await lake.signing.proof((await lake.tables()).materialiser.place.root)
-    if not proven:
-        raise Forbidden(f"Requests are not signed: {reason}")
+    proof = await lake.signing.proof((await lake.tables()).materialiser.place.root)
+    if not proof.is_proven:
+        raise Forbidden(f"Requests are not signed: {proof.reason}")
     if request.region != lake.settings.s3_region:
         raise BadRequest(f"The request to sign is for region {request.region}, and the store is in another")
     meant = signing.understand(lake.settings, request.method, request.uri, request.headers)

@@ -1,7 +1,7 @@
 """Finished answers about tables, as bytes, and the names that lead to them.
 
 What may be served is decided by the lake alone: before each use the change words since the last look are read (see
-`freshness`), and whatever they name is forgotten. Processes share nothing and need not.
+`mergus.shared`), and whatever they name is forgotten. Processes share nothing and need not.
 """
 
 import asyncio

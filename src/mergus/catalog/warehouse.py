@@ -3,6 +3,7 @@
 from mergus.access.authorise import authorise
 from mergus.access.context import ANONYMOUS, RequestContext
 from mergus.catalog import travel
+from mergus.catalog.delegation import store_of
 from mergus.catalog.lake import Lake
 from mergus.ducklake.metadata import check_served
 from mergus.errors import Forbidden, NoSuchWarehouse, NotAuthorized
@@ -22,7 +23,8 @@ async def load_config(lake: Lake, ctx: RequestContext, warehouse: str | None) ->
             raise NoSuchWarehouse(f"Warehouse does not exist: {warehouse}")
         async with lake.read() as conn:
             prefix += f"{travel.SEPARATOR}{await travel.resolve(conn, base, point)}"
-    return _storage_defaults(lake), {"prefix": prefix}
+    # never a key
+    return store_of(lake.settings), {"prefix": prefix}
 
 
 async def enter(lake: Lake, ctx: RequestContext, prefix: str) -> None:
@@ -48,14 +50,3 @@ async def _is_ours(lake: Lake, warehouse: str) -> bool:
         return True
     async with lake.read() as conn:
         return asked == (await check_served(conn, lake.settings.metadata_schema)).data_path.rstrip("/")
-
-
-def _storage_defaults(lake: Lake) -> dict[str, str]:
-    """Where the objects are, for clients that were not told; never a key."""
-    settings = lake.settings
-    defaults = {"client.region": settings.s3_region, "s3.region": settings.s3_region}
-    if settings.s3_endpoint is not None:
-        defaults["s3.endpoint"] = settings.s3_endpoint
-    if settings.path_style:
-        defaults["s3.path-style-access"] = "true"
-    return defaults

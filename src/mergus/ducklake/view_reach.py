@@ -46,7 +46,7 @@ async def reason_against(conn: Conn, sql: str, at: int | None) -> str | None:
             return "it is made of too many others"
         seen.update(waiting)
         try:
-            found = await asyncio.to_thread(_names, waiting)
+            found = await asyncio.to_thread(names_of, waiting)
         except ValueError as e:
             return str(e)
         wanted = {name.lower() for one in found for name in (*one.tables, *one.functions, *one.table_functions)}
@@ -59,10 +59,6 @@ async def reason_against(conn: Conn, sql: str, at: int | None) -> str | None:
         texts = [*views, *(row[2] if row[1] == "table" else f"SELECT {row[2]}" for row in macros)]
         waiting = [text for text in dict.fromkeys(texts) if text not in seen]
     return None
-
-
-def _names(texts: list[str]) -> list[Names]:
-    return [names_of(text) for text in texts]
 
 
 def _reason(found: Iterable[Names], macros: set[str]) -> str | None:

@@ -3,7 +3,7 @@
 A row of `ducklake_view` that is no single SELECT breaks no session, but nobody can read it either.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -44,9 +44,14 @@ class Names:
     qualifiers: frozenset[str]
 
 
-def names_of(sql: str) -> Names:
+def names_of(texts: Iterable[str]) -> list[Names]:
     """Raises ValueError for what cannot be looked through. Blocks: call it in a thread."""
-    objects = list(_objects(_tree(sql)))
+    with duckdb.connect(config=_CONFIG) as session:
+        return [_names(_tree(session, text)) for text in texts]
+
+
+def _names(tree: Any) -> Names:  # noqa: ANN401  (JSON)
+    objects = list(_objects(tree))
     tables = [node for node in objects if node.get("type") == "BASE_TABLE"]
     functions = [node for node in objects if "function_name" in node]
     in_place = [node["function"] for node in objects if node.get("type") == "TABLE_FUNCTION"]
@@ -59,9 +64,8 @@ def names_of(sql: str) -> Names:
     )
 
 
-def _tree(sql: str) -> Any:  # noqa: ANN401  (JSON)
-    with duckdb.connect(config=_CONFIG) as session:
-        row = session.execute("SELECT json_serialize_sql(?::VARCHAR)", [_plain(sql)]).fetchone()
+def _tree(session: duckdb.DuckDBPyConnection, sql: str) -> Any:  # noqa: ANN401  (JSON)
+    row = session.execute("SELECT json_serialize_sql(?::VARCHAR)", [_plain(sql)]).fetchone()
     try:
         tree: Any = orjson.loads(row[0]) if row else {}
     except orjson.JSONDecodeError:
@@ -74,7 +78,8 @@ def _tree(sql: str) -> Any:  # noqa: ANN401  (JSON)
 def unqualified_names(sql: str) -> list[str]:
     """Tables and views that it names without a schema. One that is also the name of a common table expression is
     taken for that. Raises ValueError for what cannot be looked through. Blocks: call it in a thread."""
-    objects = list(_objects(_tree(sql)))
+    with duckdb.connect(config=_CONFIG) as session:
+        objects = list(_objects(_tree(session, sql)))
     ours = {str(entry.get("key")).lower() for node in objects for entry in _entries(node.get("cte_map"))}
     names = [
         str(node["table_name"])

@@ -7,7 +7,7 @@ from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from mergus.annex.audit import Asked
-from mergus.catalog import grants
+from mergus.catalog import audit, grants
 from mergus.rest.request import Context, Page, PrefixLake, Text, json_response, listing_response, no_content
 
 
@@ -41,5 +41,5 @@ async def list_audit(
     operation: Annotated[str | None, Query(max_length=100)] = None,
     since: Annotated[datetime | None, Query()] = None,
 ) -> Response:
-    found, token = await grants.list_audit(lake, ctx, Asked(principal, operation, since), page)
+    found, token = await audit.list_audit(lake, ctx, Asked(principal, operation, since), page)
     return json_response({"audit": found, "next-page-token": token})

@@ -109,10 +109,10 @@ class Boundary:
         async def bounded_receive() -> Message:
             nonlocal size
             message = await receive()
-            size += len(message.get("body", b""))
+            body = message.get("body", b"")
+            size += len(body)
             if size > self._max_body_bytes:
                 raise HTTPException(413, self._too_large().message)
-            body = message.get("body", b"")
             if nesting.is_too_deep(body, is_last=not message.get("more_body", False)):
                 raise HTTPException(400, f"The request body is nested deeper than {MAX_DEPTH} levels")
             return message

@@ -29,9 +29,12 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, lambda _, __: unexpected())
 
 
+def error_body(error: ApiError) -> dict[str, dict[str, str | int]]:
+    return {"error": {"message": error.message, "type": error.type, "code": error.status}}
+
+
 def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
-    body = {"error": {"message": error.message, "type": error.type, "code": error.status}}
-    response = json_response(body, error.status)
+    response = json_response(error_body(error), error.status)
     response.headers.update({**error.headers, **(headers or {})})
     return response
 

@@ -25,10 +25,8 @@ JWT: Final = "urn:ietf:params:oauth:token-type:jwt"
 
 
 async def get_token(request: Request, lake: AnyLake, ctx: Context) -> Response:
-    state = request.app.state
-    if not hasattr(state, "turnstile"):
-        state.turnstile = Turnstile(lake.settings.token_rate)
-    if not state.turnstile.lets(request.client.host if request.client else ""):
+    turnstile: Turnstile = request.app.state.turnstile
+    if not turnstile.lets(request.client.host if request.client else ""):
         raise TooManyRequests("Too many requests for tokens from this address; try again later")
     ctx.handed_out.append("token")
     try:
@@ -45,25 +43,24 @@ async def get_token(request: Request, lake: AnyLake, ctx: Context) -> Response:
 async def _issued(lake: AnyLake, ctx: Context, form: dict[str, str], authorization: str | None) -> Issued:
     scope = form.get("scope")
     basic = _basic(authorization)
-    match form.get("grant_type"):
-        case "client_credentials":
-            client_id, secret = basic or (form.get("client_id", ""), form.get("client_secret", ""))
-            if not secret:
-                raise OAuthError("invalid_client", "client_id and client_secret are needed", 401)
-            return await tokens.by_secret(lake, ctx, client_id, secret, scope)
-        case "urn:ietf:params:oauth:grant-type:token-exchange":
-            if form.get("subject_token_type", ACCESS_TOKEN) not in {ACCESS_TOKEN, JWT}:
-                raise OAuthError("invalid_request", "Only access tokens are exchanged")
-            if "actor_token" in form:
-                raise OAuthError("invalid_request", "Nobody can act for another here")
-            if basic is not None:
-                # whose token has expired shows its secret again
-                return await tokens.by_secret(lake, ctx, *basic, scope)
-            if not (subject := form.get("subject_token")):
-                raise OAuthError("invalid_request", "subject_token is needed")
-            return await tokens.by_token(lake, ctx, subject, scope)
-        case _:
-            raise OAuthError("unsupported_grant_type", f"grant_type is {CREDENTIALS} or {EXCHANGE}")
+    grant_type = form.get("grant_type")
+    if grant_type == CREDENTIALS:
+        client_id, secret = basic or (form.get("client_id", ""), form.get("client_secret", ""))
+        if not secret:
+            raise OAuthError("invalid_client", "client_id and client_secret are needed", 401)
+        return await tokens.by_secret(lake, ctx, client_id, secret, scope)
+    if grant_type != EXCHANGE:
+        raise OAuthError("unsupported_grant_type", f"grant_type is {CREDENTIALS} or {EXCHANGE}")
+    if form.get("subject_token_type", ACCESS_TOKEN) not in {ACCESS_TOKEN, JWT}:
+        raise OAuthError("invalid_request", "Only access tokens are exchanged")
+    if "actor_token" in form:
+        raise OAuthError("invalid_request", "Nobody can act for another here")
+    if basic is not None:
+        # whose token has expired shows its secret again
+        return await tokens.by_secret(lake, ctx, *basic, scope)
+    if not (subject := form.get("subject_token")):
+        raise OAuthError("invalid_request", "subject_token is needed")
+    return await tokens.by_token(lake, ctx, subject, scope)
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mergus.errors import ApiError, BadRequest, HeadersTooLarge
 from mergus.rest.answer_headers import security
+from mergus.rest.errors import error_body
 
 # Room for a token of 16 KiB and all else that clients and proxies send.
 MAX_HEAD_BYTES: Final = 64 * 1024
@@ -64,7 +65,7 @@ class BoundedProtocol(HttpToolsProtocol):
             error = HeadersTooLarge(
                 f"The request line and headers are larger than {MAX_HEAD_BYTES} bytes, or more than {MAX_HEADERS}"
             )
-        content = orjson.dumps({"error": {"message": error.message, "type": error.type, "code": error.status}})
+        content = orjson.dumps(error_body(error))
         headers = (
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(content)),

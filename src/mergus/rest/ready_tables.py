@@ -13,6 +13,7 @@ from starlette.types import Scope, Send
 
 from mergus.access.context import RequestContext
 from mergus.access.privileges import LOAD
+from mergus.catalog.delegation import HEADER, parse_header
 from mergus.catalog.lake import Lake
 from mergus.catalog.load_table import load_cached
 from mergus.catalog.table_cache import Body, Snapshots
@@ -27,6 +28,7 @@ VARY: Final = b"Accept-Encoding, Authorization, User-Agent, X-Iceberg-Access-Del
 # Every answer is about this moment and this client: who keeps it asks before using it again.
 CACHE_CONTROL: Final = b"private, no-cache"
 
+_DELEGATION: Final = HEADER.encode()
 _QUERIES: Final[dict[bytes, Snapshots]] = {b"": "all", b"snapshots=all": "all", b"snapshots=refs": "refs"}
 _KEPT_PATHS: Final = 10_000
 _REFUSED: Final = re.compile(r"q=0(\.0*)?")
@@ -67,11 +69,16 @@ class ReadyTables:
         target = self._target(scope["raw_path"]) if snapshots is not None else None
         if snapshots is None or target is None or target[0] != lake.settings.prefix:
             return 0
-        agent = headers.get(b"user-agent")
+        agent, asked = headers.get(b"user-agent"), headers.get(_DELEGATION)
         try:
             principal = await lake.authenticator.principal(headers.get(b"authorization"))
             context = RequestContext(
-                OPERATION, request_id, principal, agent.decode("latin-1") if agent else None, needs=LOAD
+                OPERATION,
+                request_id,
+                principal,
+                agent.decode("latin-1") if agent else None,
+                needs=LOAD,
+                delegation=parse_header(asked.decode("latin-1")) if asked else frozenset(),
             )
             body = await load_cached(lake, context, target[1], target[2], snapshots)
         except Exception:

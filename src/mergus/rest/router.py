@@ -8,7 +8,9 @@ from fastapi.routing import APIRoute
 
 from mergus.access.context import ANONYMOUS, RequestContext
 from mergus.access.privileges import ADMIN, ALL
+from mergus.catalog.delegation import HEADER, parse_header
 from mergus.catalog.lake import Lake
+from mergus.catalog.tokens import Turnstile
 from mergus.catalog.warehouse import check_writable
 from mergus.config import Settings
 from mergus.errors import ApiError
@@ -38,6 +40,7 @@ class OperationRoute(APIRoute):
                 user_agent=request.headers.get("user-agent"),
                 needs=operation.needs,
                 kind=operation.kind,
+                delegation=parse_header(request.headers.get(HEADER, "")),
             )
             try:
                 await _admit(lake, ctx, operation, request)
@@ -95,4 +98,5 @@ def install(app: FastAPI, settings: Settings) -> None:
             name=operation.name,
             response_model=None,
         )
+    app.state.turnstile = Turnstile(settings.token_rate)
     app.state.endpoints = [o.endpoint for o in OPERATIONS if o.is_offered(settings)]

@@ -6,7 +6,9 @@ would be vended that are no good. What else policies rely on is only noted: whet
 whether it tells apart names that differ in case.
 """
 
-from collections.abc import Callable, Generator
+import asyncio
+import time
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     Assume = Callable[[str], "Keys"]
 
 _DENIED: Final = 403
+TRIED_AGAIN: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +42,54 @@ class Proof:
         return self.outcome == "proven"
 
 
+class Prover:
+    """Finds out once for all who ask. What did not succeed is tried again after a while, when somebody asks."""
+
+    def __init__(self, prove: Callable[[Location], Proof]) -> None:
+        self._prove = prove
+        self._found: tuple[float, Proof] | None = None
+        self._proving: asyncio.Task[Proof] | None = None
+
+    async def __call__(self, root: Location) -> Proof:
+        if self._found is not None:
+            since, found = self._found
+            if found.is_proven or time.monotonic() - since < TRIED_AGAIN:
+                return found
+        if self._proving is None or self._proving.done():
+            # it blocks
+            self._proving = asyncio.create_task(asyncio.to_thread(self._prove, root))
+        found = await asyncio.shield(self._proving)
+        self._found = (time.monotonic(), found)
+        return found
+
+
 class _Refuted(Exception):
     pass
+
+
+@contextmanager
+def cleared(store: Any, bucket: str, keys: Iterable[str]) -> Generator[None]:  # noqa: ANN401
+    """Of what is put there meanwhile; `keys` may still grow."""
+    try:
+        yield
+    finally:
+        for key in keys:
+            try:
+                store.delete_object(Bucket=bucket, Key=key)
+            except Exception as e:
+                log.warning("a probe object stays behind: %s: %s", key, aws.code_of(e))
+
+
+def scratch_below(root: Location) -> Location:
+    """A directory that is no table's."""
+    return root / f".mergus-probe-{uuid4()}"
 
 
 def prove(settings: Settings, root: Location, assume: "Assume") -> Proof:
     """Blocks: call it in a thread."""
     try:
-        scratch = _Scratch(settings, root / f".mergus-probe-{uuid4()}", assume)
-        with scratch.cleared():
+        scratch = _Scratch(settings, scratch_below(root), assume)
+        with cleared(scratch.store, root.bucket, scratch.made):
             scratch.enforced()
             return Proof("proven", "the store enforces session policies", scratch.terms())
     except _Refuted as e:
@@ -63,24 +105,13 @@ class _Scratch:
     def __init__(self, settings: Settings, place: Location, assume: "Assume") -> None:
         self._settings = settings
         self._session = aws.session(settings)
-        self._store = aws.s3_client(settings, self._session)
+        self.store = aws.s3_client(settings, self._session)
         self._place = place
         self._assume = assume
         self._bucket = place.bucket
-        self._made: list[str] = []
+        self.made: list[str] = []
         # nothing of the place's own name may stand in the way of finding out
         self._known = Terms(_partition(settings.sts_role_arn or ""), escapes=True, ignores_case=False)
-
-    @contextmanager
-    def cleared(self) -> Generator[None]:
-        try:
-            yield
-        finally:
-            for key in self._made:
-                try:
-                    self._store.delete_object(Bucket=self._bucket, Key=key)
-                except Exception as e:
-                    log.warning("a probe object stays behind: %s: %s", key, aws.code_of(e))
 
     def enforced(self) -> None:
         inside, outside = self._put("t/in"), self._put("t2/in")
@@ -106,10 +137,9 @@ class _Scratch:
         writer.put_object(**at, Key=new, Body=b"mergus")
 
     def terms(self) -> Terms:
-        """With what is only noted: at worst some names are not vended for."""
-        found = self._put("t/in")
+        """With what is only noted, of objects that `enforced` has put: at worst some names are not vended for."""
         reader = self._client(Scope((self._place / "T",)))
-        ignores_case = not self._is_denied(reader.get_object, Bucket=self._bucket, Key=found)
+        ignores_case = not self._is_denied(reader.get_object, Bucket=self._bucket, Key=self._key("t/in"))
         return Terms(self._known.partition, self._escapes(), ignores_case)
 
     def _escapes(self) -> bool:
@@ -129,8 +159,8 @@ class _Scratch:
 
     def _put(self, name: str) -> str:
         key = self._key(name)
-        self._made.append(key)
-        self._store.put_object(Bucket=self._bucket, Key=key, Body=b"mergus")
+        self.made.append(key)
+        self.store.put_object(Bucket=self._bucket, Key=key, Body=b"mergus")
         return key
 
     def _client(self, scope: Scope) -> Any:  # noqa: ANN401
@@ -144,8 +174,8 @@ class _Scratch:
 
     def _is_denied(self, request: Callable[..., Any], **arguments: object) -> bool:
         key = arguments.get("Key")
-        if isinstance(key, str) and key not in self._made:
-            self._made.append(key)
+        if isinstance(key, str) and key not in self.made:
+            self.made.append(key)
         try:
             request(**arguments)
         except Exception as e:

@@ -11,18 +11,17 @@ directory before anything is signed for anybody.
 
 import asyncio
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
-from uuid import uuid4
 
 from mergus.config import Settings
 from mergus.errors import BadRequest, Forbidden
 from mergus.logs import log
 from mergus.storage import aws
 from mergus.storage.location import Location
+from mergus.storage.proof import Proof, Prover, cleared, scratch_below
 
 Headers = Mapping[str, Sequence[str]]
 Access = Literal["read", "list", "write"]
@@ -60,8 +59,6 @@ _SIGNED: Final = re.compile(
 )
 # The signature's own, which are made anew.
 _REPLACED: Final = frozenset({"x-amz-date", "x-amz-security-token"})
-
-TRIED_AGAIN: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,31 +185,19 @@ class Signing:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._session: Any = None
-        self._proof: tuple[float, bool, str] | None = None
-        self._proving: asyncio.Task[tuple[bool, str]] | None = None
+        self._prover = Prover(self._prove)
 
     async def sign(self, meant: Meant) -> dict[str, list[str]]:
         """The headers that the request has to have beside its own."""
         return await asyncio.to_thread(self._sign, meant)
 
-    async def is_proven(self, root: Location) -> bool:
-        return (await self.proof(root))[0]
-
-    async def proof(self, root: Location) -> tuple[bool, str]:
+    async def proof(self, root: Location) -> Proof:
         """Whether requests are signed, and why or why not."""
         if not self._settings.remote_signing:
-            return False, "not asked for (MERGUS_REMOTE_SIGNING)"
+            return Proof("off", "not asked for (MERGUS_REMOTE_SIGNING)")
         if root.scheme != "s3":
-            return False, "the lake is not on S3"
-        if self._proof is not None:
-            since, *found = self._proof
-            if found[0] or time.monotonic() - since < TRIED_AGAIN:
-                return bool(found[0]), str(found[1])
-        if self._proving is None or self._proving.done():
-            self._proving = asyncio.create_task(asyncio.to_thread(self._prove, root))
-        proven, reason = await asyncio.shield(self._proving)
-        self._proof = (time.monotonic(), proven, reason)
-        return proven, reason
+            return Proof("off", "the lake is not on S3")
+        return await self._prover(root)
 
     def _sign(self, meant: Meant) -> dict[str, list[str]]:
         from botocore.awsrequest import AWSRequest  # pyright: ignore[reportMissingTypeStubs]
@@ -227,28 +212,23 @@ class Signing:
         _signer()(keys.get_frozen_credentials(), "s3", self._settings.s3_region).add_auth(request)
         return {str(name): [str(value)] for name, value in request.headers.items()}
 
-    def _prove(self, root: Location) -> tuple[bool, str]:
+    def _prove(self, root: Location) -> Proof:
         store = aws.s3_client(self._settings, aws.session(self._settings))
-        scratch = root / f".mergus-probe-{uuid4()}"
+        scratch = scratch_below(root)
         secret, target = scratch / "secret", scratch / "target"
         try:
-            store.put_object(Bucket=root.bucket, Key=secret.key, Body=b"mergus")
-            added = self._sent(target, {"x-amz-copy-source": f"/{root.bucket}/{secret.key}"})
-            plain = self._sent(target, {})
+            with cleared(store, root.bucket, (secret.key, target.key)):
+                store.put_object(Bucket=root.bucket, Key=secret.key, Body=b"mergus")
+                added = self._sent(target, {"x-amz-copy-source": f"/{root.bucket}/{secret.key}"})
+                plain = self._sent(target, {})
         except Exception as e:
             log.warning("no requests are signed: %s", aws.code_of(e))
-            return False, f"it could not be shown that the store checks signatures: {aws.code_of(e)}"
-        finally:
-            for place in (secret, target):
-                try:
-                    store.delete_object(Bucket=root.bucket, Key=place.key)
-                except Exception as e:
-                    log.warning("a probe object stays behind: %s: %s", place, aws.code_of(e))
+            return Proof("failed", f"it could not be shown that the store checks signatures: {aws.code_of(e)}")
         if plain != 200:
-            return False, f"the store answers {plain} to a request that was signed"
+            return Proof("refuted", f"the store answers {plain} to a request that was signed")
         if added < 400:
-            return False, "the store takes headers that were added after a request was signed"
-        return True, "the store takes signed requests, and only as they were signed"
+            return Proof("refuted", "the store takes headers that were added after a request was signed")
+        return Proof("proven", "the store takes signed requests, and only as they were signed")
 
     def _sent(self, place: Location, added: Mapping[str, str]) -> int:
         from botocore.awsrequest import AWSRequest  # pyright: ignore[reportMissingTypeStubs]

@@ -22,11 +22,9 @@ from mergus.logs import log
 from mergus.storage import aws
 from mergus.storage.location import Location
 from mergus.storage.policy import Scope, Unspeakable, session_policy
-from mergus.storage.proof import Proof, prove
+from mergus.storage.proof import Proof, Prover, prove
 
 KEPT: Final = 10_000
-# A proof that did not succeed is tried again after so long, when somebody asks.
-TRIED_AGAIN: Final = 30.0
 # What STS says of a policy that it will not take.
 _NOT_TAKEN: Final = frozenset({"PackedPolicyTooLarge", "PackedPolicyTooLargeException", "MalformedPolicyDocument"})
 
@@ -48,8 +46,7 @@ class Vending:
         self._sts: Any = None
         self._kept: OrderedDict[str, tuple[float, Keys]] = OrderedDict()
         self._under_way: dict[str, asyncio.Task[Keys]] = {}
-        self._proof: tuple[float, Proof] | None = None
-        self._proving: asyncio.Task[Proof] | None = None
+        self._prover = Prover(self._prove)
 
     @property
     def is_configured(self) -> bool:
@@ -61,15 +58,7 @@ class Vending:
             return Proof("off", "no role is named (MERGUS_STS_ROLE_ARN)")
         if root.scheme != "s3":
             return Proof("off", "the lake is not on S3")
-        if self._proof is not None:
-            since, found = self._proof
-            if found.is_proven or time.monotonic() - since < TRIED_AGAIN:
-                return found
-        if self._proving is None or self._proving.done():
-            self._proving = asyncio.create_task(asyncio.to_thread(self._prove, root))
-        found = await asyncio.shield(self._proving)
-        self._proof = (time.monotonic(), found)
-        return found
+        return await self._prover(root)
 
     def _prove(self, root: Location) -> Proof:
         found = prove(self._settings, root, self._assume)

@@ -1,8 +1,10 @@
-"""Whether what a process remembers is still true: one small query, shared by every request that waits when it starts.
+"""Work that many wait for at once and that is done once for all of them.
 
-A request must see everything that was committed before it came. A query that began earlier cannot promise that, so a
+Whether what a process remembers is still true is one small query, shared by every request that waits when it starts. A
+request must see everything that was committed before it came. A query that began earlier cannot promise that, so a
 request never joins one that is under way: it waits for the next, together with all others that have come meanwhile.
-Reads are linearizable so, through any number of processes, at a fraction of a query each.
+Reads are linearizable so, through any number of processes, at a fraction of a query each. Entries of the audit log are
+written in the same way, many in one transaction.
 """
 
 import asyncio

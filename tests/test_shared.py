@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mergus.catalog.freshness import Shared
+from mergus.shared import Shared
 
 
 class Clock:
