@@ -12,7 +12,7 @@ from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
 # made up for each operation, beside the examples and what follows from the document: about a minute
-REQUESTS = 20
+REQUESTS = 8
 # A macro's types are not known, so it is never shown. Nobody guesses where a metadata file, or any object, lies.
 NEVER_SUCCEEDS = {"loadFunction": 406, "registerTable": 400, "registerView": 400, "signRequest": 400}
 

@@ -11,6 +11,7 @@ from tests.support.readers import BIG, CLEANUP, CREATE, FLUSH, MERGE, REWRITE, A
 from tests.support.servers import error_of
 
 pytestmark = pytest.mark.xdist_group("spark")
+BY_TURNS = True
 
 
 def five(first: int) -> str:

@@ -5,6 +5,7 @@ import pytest
 from tests.support.readers import BIG, CLEANUP, CREATE, FLUSH, MERGE, Served
 
 pytestmark = pytest.mark.xdist_group("spark")
+BY_TURNS = True
 
 
 def test_h1_inlined_rows_are_seen_while_there_is_no_data_file(served: Served) -> None:

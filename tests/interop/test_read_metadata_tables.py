@@ -9,6 +9,7 @@ from tests.support import readers
 from tests.support.readers import BIG, CLEANUP, FLUSH, MERGE, REWRITE, Served, Story
 
 pytestmark = pytest.mark.xdist_group("spark")
+BY_TURNS = True
 
 
 @pytest.fixture(scope="module")

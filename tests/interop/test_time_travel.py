@@ -14,6 +14,7 @@ from tests.support.lakes import Row
 from tests.support.sharing import Sharing
 from tests.support.writers import rows as arrow_rows
 
+BY_TURNS = True
 KINDS = (
     *("schema", "create", "create", "insert", "insert", "insert", "big", "big", "delete", "update", "add", "default"),
     *("drop_column", "rename", "rename_column", "drop", "undrop", "iceberg", "move", "flush", "merge", "partition"),

@@ -11,6 +11,7 @@ from tests.support import loads
 from tests.support.lakes import Row
 from tests.support.sharing import Shared, Sharing
 
+BY_TURNS = True
 ROWS = "SELECT range, 'x' FROM range"
 
 

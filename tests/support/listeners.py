@@ -52,7 +52,7 @@ def eventually(condition: Callable[[], object], seconds: float, what: Callable[[
 
 @dataclass
 class Listener:
-    process: subprocess.Popen[bytes]
+    process: servers.Process
     log: Path
     uri: str
 

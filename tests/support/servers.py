@@ -13,20 +13,24 @@ from urllib.parse import quote
 
 import httpx
 
+from mergus import faults
 from mergus.config import Settings, variable
 from mergus.embedded.state import free_port
 from mergus.process import end_with_parent
 from mergus.serve import environment
+from tests.support.forked import Forked
 
 STARTUP_SECONDS = 60
 # of the servers through which engines read: MERGUS_TEST_LISTENER=off ./scripts/test tests/interop
 LISTENER = os.environ.get("MERGUS_TEST_LISTENER", "embedded")
 
+Process = subprocess.Popen[bytes] | Forked
+
 
 @dataclass
 class Server:
     uri: str
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
     http: httpx.Client
 
@@ -70,15 +74,17 @@ def error_of(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, error["type"]
 
 
-def start(settings: Settings, log: Path, *command: str) -> subprocess.Popen[bytes]:
+def start(settings: Settings, log: Path, *command: str) -> Process:
     """A command of ours as a process of its own, which ends with this one. Its settings are these and no others: what
     is unset here does not come from the suite's environment."""
     names = {variable(name) for name in Settings.model_fields}
-    others = {name: value for name, value in os.environ.items() if name not in names}
+    env = {name: value for name, value in os.environ.items() if name not in names} | environment(settings)
+    if settings.workers == 1 and faults.VARIABLE not in env:
+        return Forked(command, env, log)
     with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "mergus", *command],
-            env={**others, **environment(settings)},
+            env=env,
             stdout=output,
             stderr=output,
             start_new_session=True,
