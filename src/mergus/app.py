@@ -2,14 +2,14 @@
 
 import gc
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from mergus import logs
 from mergus.catalog.lake import open_lake
-from mergus.catalog.listening import listening
+from mergus.catalog.listening import listening, working
 from mergus.config import Settings, load_settings
 from mergus.rest import errors, router
 from mergus.rest.boundary import Boundary
@@ -38,7 +38,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         stands = effective.listener == "embedded"
-        async with open_lake(effective) as lake, listening(lake, stands=stands):
+        async with AsyncExitStack() as running:
+            lake = await running.enter_async_context(open_lake(effective))
+            await running.enter_async_context(listening(lake, stands=stands))
+            if effective.maintenance == "embedded":
+                await running.enter_async_context(working(lake))
             app.state.lake = lake
             # what is here stays: the collector would look at all of it again and again, in the middle of requests
             gc.collect()

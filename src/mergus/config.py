@@ -88,6 +88,12 @@ def _algorithms(text: str) -> str:
     return " ".join(words)
 
 
+def _memory(text: str) -> str:
+    if not re.fullmatch(r"[1-9]\d*(\.\d+)? ?([KMGT]i?B)", text, re.IGNORECASE):
+        raise ValueError("a size like 1GB or 512MiB is needed")
+    return text
+
+
 # The variables that AWS tools read, for what is not set as MERGUS_*.
 AWS_VARIABLES = {
     "s3_endpoint": ("AWS_ENDPOINT_URL_S3",),
@@ -213,6 +219,34 @@ class Settings(BaseSettings):
     listener_port: int | None = Field(
         None, ge=0, le=65535, description="`mergus listen`: port on which its metrics are served. Default: none."
     )
+    maintenance: Literal["embedded", "off"] = Field(
+        "embedded",
+        description="`embedded`: the server's processes work on jobs (compaction, expiry, sweeping), one at a time "
+        "each. `off`: they only take them in; `mergus maintain work` does them elsewhere.",
+    )
+    maintenance_every: int = Field(
+        0,
+        ge=0,
+        description="Seconds after which the whole lake is compacted and swept again by itself, and snapshots expire "
+        "if `MERGUS_EXPIRE_SECONDS` says so. 0: only when somebody asks.",
+    )
+    expire_seconds: int = Field(
+        0, ge=0, description="Age at which that lets snapshots expire, but for those that are protected. 0: none do."
+    )
+    grace_seconds: int = Field(
+        86_400,
+        ge=0,
+        description="Seconds for which objects are kept that nothing needs any more: readers that are under way have "
+        "them for as long.",
+    )
+    maintenance_seconds: int = Field(
+        900, ge=1, description="Seconds after which a job lets others go first, and most that one table may take."
+    )
+    maintenance_memory: Annotated[str, AfterValidator(_memory)] = Field(
+        "1GB", description="Memory that DuckDB may use for maintenance, in a process; more goes to disk."
+    )
+    maintenance_threads: int = Field(2, ge=1, le=256, description="Threads that it may use.")
+    jobs_seconds: int = Field(30 * 86_400, ge=60, description="Seconds for which jobs are known after they have ended.")
     cached_tables: int = Field(10_000, ge=1, description="Tables whose answers a server process keeps ready.")
 
     postgres_dsn: SecretStr | None = Field(

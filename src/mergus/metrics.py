@@ -71,6 +71,13 @@ LISTENER_TABLES = Gauge(
 )
 LISTENER_MADE = Counter("mergus_listener_made_total", "Tables that the listener put on storage.")
 LISTENER_FAILURES = Counter("mergus_listener_failures_total", "Attempts of the listener that failed.", ["type"])
+JOBS = Counter("mergus_jobs_total", "Jobs that were worked on, by what became of them.", ["kind", "state"])
+JOB_SECONDS = Histogram(
+    "mergus_job_seconds",
+    "Time that one was worked on without a break.",
+    ["kind"],
+    buckets=(*SECONDS, 60, 300, 900, 3600),
+)
 POOL_SIZE = Gauge("mergus_pool_connections", "Postgres connections of the server.", multiprocess_mode="livesum")
 POOL_IDLE = Gauge("mergus_pool_connections_idle", "Postgres connections not in use.", multiprocess_mode="livesum")
 POOL_WAITING = Gauge("mergus_pool_waiting", "Requests waiting for a Postgres connection.", multiprocess_mode="livesum")

@@ -174,6 +174,21 @@ GRANT = {"grantee": "role:gate", "grant": "ns:gate:r"}
 TO_SIGN = {"region": "us-east-1", "uri": "http://127.0.0.1/b/k", "method": "GET", "headers": {}}
 
 
+def with_jobs(server: Server) -> dict[str, httpx.Response]:
+    admin = "/v1/lake/admin"
+    asked = server.http.post(f"{admin}/compact")
+    job = f"{admin}/jobs/{asked.json()['job-id']}"
+    return {
+        "compactCatalog": asked,
+        "compactNamespace": server.http.post(f"{admin}/namespaces/gate/compact"),
+        "compactTable": server.http.post(f"{admin}/namespaces/main/tables/t/compact"),
+        "expireSnapshots": server.http.post(f"{admin}/expire", json={"retain-last": 1_000_000}),
+        "listJobs": server.http.get(f"{admin}/jobs"),
+        "loadJob": server.http.get(job),
+        "cancelJob": server.http.post(f"{job}/cancel"),
+    }
+
+
 def one_of_each(server: Server, db: duckdb.DuckDBPyConnection) -> dict[str, httpx.Response]:
     """An answer of every operation, on a lake where nobody has asked for them yet."""
     server.create("gate")
@@ -212,6 +227,7 @@ def one_of_each(server: Server, db: duckdb.DuckDBPyConnection) -> dict[str, http
         "listAudit": server.http.get("/v1/lake/admin/audit"),
         "getToken": server.http.post("/v1/oauth/tokens", data={"grant_type": "client_credentials"}),
         "signRequest": server.http.post(f"{server.path('main')}/tables/t/sign", json=TO_SIGN),
+        **with_jobs(server),
         **with_views(server),
         **registered(server),
         "dropNamespace": server.http.delete(server.path("gate")),

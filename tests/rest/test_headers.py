@@ -16,7 +16,15 @@ from tests.conformance.documents import FILES
 from tests.rest.test_boundary import COMMIT_REPORT, one_of_each
 from tests.support.servers import Server, error_of
 
-NAMED = {"prefix": "lake", "namespace": "paged", "table": "a", "view": "v_a", "function": "a", "tag": "paged_a"}
+NAMED = {
+    "prefix": "lake",
+    "namespace": "paged",
+    "table": "a",
+    "view": "v_a",
+    "function": "a",
+    "tag": "paged_a",
+    "job": 1,
+}
 LISTINGS = [o for o in OPERATIONS if "page" in inspect.signature(o.handler).parameters]
 
 
@@ -133,6 +141,8 @@ def paged(server: Server, lake: Any) -> None:
             assert server.http.post("/v1/lake/admin/grants", json=grant).status_code == 200
     for _ in range(2):
         assert server.http.post(f"{server.path('paged')}/tables/a/metrics", json=COMMIT_REPORT).status_code == 204
+        done = server.http.post("/v1/lake/admin/namespaces/paged/compact", json={"wait-seconds": 60}, timeout=90)
+        assert done.json()["state"] == "done", done.text
 
 
 def page(server: Server, listing: Operation, **params: str | int) -> tuple[list[Any], str | None]:

@@ -194,7 +194,7 @@ def overheard(lake: TestLake, folder: Path, **changes: Any) -> Iterator[tuple[Se
 
 def ask_for_everything(running: Server, heard: Heard, headers: dict[str, str]) -> None:
     """Whatever the answer: each operation, with what it needs or without."""
-    named = {"prefix": "lake", "namespace": "main", "table": "t", "view": "v", "function": "f", "tag": "x"}
+    named = {"prefix": "lake", "namespace": "main", "table": "t", "view": "v", "function": "f", "tag": "x", "job": "1"}
 
     def ask(operation: Operation) -> None:
         path = re.sub(r"\{(\w+)\}", lambda found: named.get(found[1], "x"), operation.path)

@@ -6,7 +6,8 @@
   a large one is adopted without holding up its writers. That waits for transactions that are open, so it is given up
   after a while: everything works without an index, slower, and the next `init` tries again;
 - triggers on `ducklake_snapshot`: a new snapshot is told on channel `<our schema>_snapshot`, an expiry raises the
-  epoch; and one on `ducklake_files_scheduled_for_deletion`, which keeps files that other rows need.
+  epoch; one on `ducklake_files_scheduled_for_deletion`, which keeps files that other rows need; and one on
+  `ducklake_snapshot_changes`, which makes deletes and compactions that exclude each other known to each other.
 
 All of it is under one advisory lock, taken by polling: a process that *waited* for the lock inside a statement
 would hold a snapshot, for which CREATE INDEX CONCURRENTLY waits in turn, forever.
@@ -41,6 +42,7 @@ TRIGGERS: Final[tuple[tuple[LiteralString, LiteralString, LiteralString], ...]] 
         "BEFORE INSERT ON ducklake_files_scheduled_for_deletion FOR EACH ROW",
         "keep_shared_files",
     ),
+    ("mergus_tell_conflicts", "BEFORE INSERT ON ducklake_snapshot_changes FOR EACH ROW", "tell_conflicts"),
 )
 
 # name, table, expression and condition. Every name begins with `mergus_`: that is how they are found again.
@@ -104,6 +106,7 @@ READ_INDEXES: Final = """
 TRIGGER_EXISTS: Final = """
     SELECT EXISTS (SELECT FROM pg_trigger
                    WHERE tgrelid IN (to_regclass('ducklake_snapshot'),
+                                     to_regclass('ducklake_snapshot_changes'),
                                      to_regclass('ducklake_files_scheduled_for_deletion'))
                      AND tgname = %s AND tgenabled <> 'D')
 """

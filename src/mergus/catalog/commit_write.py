@@ -14,6 +14,7 @@ import orjson
 from mergus.annex import catalog as annex_catalog
 from mergus.annex import iceberg_tables as annex
 from mergus.annex import tables as annex_tables
+from mergus.annex import tags
 from mergus.catalog.commit_data import DataStep
 from mergus.catalog.commit_files import PlannedFile
 from mergus.catalog.commit_plan import COMMENT, ColumnStep, Plan
@@ -289,6 +290,8 @@ async def _write_refs(w: Writing) -> None:
     conn, update = w.tx.conn, w.plan.update
     known = {} if w.plan.table is None else {s.iceberg_id: s.id for s in w.plan.table.reading.known.snapshots}
     ids = known | w.snapshots
+    if update.tags:
+        await tags.give_name(conn)
     for name, ref in update.tags.items():
         await annex.set_ref(conn, w.table_id, name, ids[ref.snapshot_id], _retention(ref))
     for name in update.refs_removed:

@@ -1,12 +1,14 @@
-"""A listener for a lake that this process serves."""
+"""What a process that serves a lake does beside: it hears of commits, and works on jobs."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 
 from mergus.catalog.lake import FOR_READERS, Lake
 from mergus.catalog.served_tables import BEHIND_AT_ONCE
+from mergus.maintenance.worker import Worker
 from mergus.materialise.listener import Listener
+from mergus.materialise.reading import Place
 
 
 @asynccontextmanager
@@ -15,7 +17,25 @@ async def listening(lake: Lake, *, stands: bool) -> AsyncGenerator[None]:
     # what the listener does never takes the last connections
     most = max(1, lake.settings.pool_max - FOR_READERS - 2 * BEHIND_AT_ONCE)
     listener = Listener(lake.settings, lake.tables, min(lake.settings.listener_tables, most), stands)
-    task = asyncio.create_task(listener.run())
+    async with _beside(listener.run()):
+        yield
+
+
+@asynccontextmanager
+async def working(lake: Lake) -> AsyncGenerator[None]:
+    """Meanwhile the process works on jobs."""
+
+    async def place() -> Place:
+        return (await lake.tables()).materialiser.place
+
+    worker = Worker(lake.settings, lake.pool, lake.objects, place)
+    async with _beside(worker.run()):
+        yield
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[None, None, None]) -> AsyncGenerator[None]:
+    task = asyncio.create_task(work)
     try:
         yield
     finally:

@@ -27,6 +27,7 @@ from mergus.errors import (
     UnprocessableEntity,
 )
 from mergus.iceberg.namespace import DEFAULT_SCHEMA, Namespace, check_creatable
+from mergus.maintenance.policy import check_policy
 
 # Told by the server, derived from DuckLake's rows; a client may repeat it but not choose it.
 LOCATION = "location"
@@ -71,6 +72,7 @@ async def create_namespace(
 ) -> CreatedNamespace:
     namespace = check_creatable(levels)
     await authorise(ctx, namespace)
+    check_policy(wanted)
     async with lake.commit(ctx) as tx:
         clash = await schemas.find_clash(tx.conn, [n.schema_name for n in namespace.lineage])
         if clash == namespace.schema_name:
@@ -127,6 +129,7 @@ async def update_properties(
     lake: Lake, ctx: RequestContext, namespace: Namespace, updates: dict[str, str], removals: list[str]
 ) -> PropertiesUpdate:
     await authorise(ctx, namespace)
+    check_policy(updates)
     if both := sorted(updates.keys() & set(removals)):
         raise UnprocessableEntity(f"Properties to be both set and removed: {', '.join(both)}")
     async with lake.hold_still(ctx) as conn:

@@ -13,6 +13,7 @@ from mergus.ducklake import tables
 from mergus.ducklake.connect import Conn
 from mergus.errors import BadRequest
 from mergus.iceberg.table_update import TableUpdate
+from mergus.maintenance.policy import PREFIX, check_policy
 from mergus.materialise.layout import Layout
 from mergus.materialise.table import Materialised
 from mergus.storage.location import Location
@@ -71,7 +72,9 @@ def check_properties(places: TablePlaces, properties: Mapping[str, str]) -> None
     for name in PATHS:
         if name in properties:
             places.check_directory(properties[name])
-    if reserved := sorted(name for name in properties if name.startswith("mergus.") and name not in _OURS_TO_SET):
+    check_policy(properties)
+    ours = (name for name in properties if name.startswith("mergus.") and not name.startswith(PREFIX))
+    if reserved := sorted(name for name in ours if name not in _OURS_TO_SET):
         raise BadRequest(f"Properties that begin with mergus. are the server's: {reserved[0]}")
 
 

@@ -39,6 +39,7 @@ async def create_tag(
     await authorise(ctx, None)
     _check_name(name)
     async with lake.hold_still(ctx) as conn:
+        await tags.give_name(conn)
         if snapshot_id is None:
             snapshot_id = (await snapshots.head(conn)).snapshot_id
         elif not await snapshots.exists(conn, snapshot_id):

@@ -20,6 +20,7 @@ from mergus.rest import (
     config,
     functions,
     health,
+    jobs,
     namespaces,
     oauth,
     reports,
@@ -49,6 +50,12 @@ class Operation:
     announced: bool = True
     # of one that changes something: its status when it has. Such a request may carry an Idempotency-Key
     success: int | None = None
+    # whether it leaves something to be done: it is a change like any other, but asking twice is asking once
+    begins_work: bool = False
+
+    @property
+    def changes(self) -> bool:
+        return self.success is not None or self.begins_work
 
     @property
     def endpoint(self) -> str:
@@ -67,6 +74,7 @@ _N = "/v1/{prefix}/namespaces/{namespace}"
 _T = "/v1/{prefix}/namespaces/{namespace}/tables/{table}"
 _V = "/v1/{prefix}/namespaces/{namespace}/views/{view}"
 _A = "/v1/{prefix}/admin"
+_AN = f"{_A}/namespaces/{{namespace}}"
 
 OPERATIONS = (
     Operation("getConfig", "GET", "/v1/config", config.get_config, SEE, whom="either"),
@@ -104,17 +112,9 @@ OPERATIONS = (
         replace(operation, announced=False)
         for operation in (
             Operation("getListener", "GET", f"{_A}/listener", admin.get_listener, ADMIN),
-            Operation("listDropped", "GET", f"{_A}/namespaces/{{namespace}}/dropped", admin.list_dropped, ADMIN),
-            Operation(
-                "undropTable", "POST", f"{_A}/namespaces/{{namespace}}/undrop", admin.undrop_table, ADMIN, success=200
-            ),
-            Operation(
-                "listReports",
-                "GET",
-                f"{_A}/namespaces/{{namespace}}/tables/{{table}}/reports",
-                reports.list_reports,
-                ADMIN,
-            ),
+            Operation("listDropped", "GET", f"{_AN}/dropped", admin.list_dropped, ADMIN),
+            Operation("undropTable", "POST", f"{_AN}/undrop", admin.undrop_table, ADMIN, success=200),
+            Operation("listReports", "GET", f"{_AN}/tables/{{table}}/reports", reports.list_reports, ADMIN),
             Operation("listTags", "GET", f"{_A}/tags", admin.list_tags, ADMIN),
             Operation("createTag", "POST", f"{_A}/tags", admin.create_tag, ADMIN, success=200),
             Operation("loadTag", "GET", f"{_A}/tags/{{tag}}", admin.load_tag, ADMIN),
@@ -123,6 +123,15 @@ OPERATIONS = (
             Operation("addGrant", "POST", f"{_A}/grants", access.add_grant, ADMIN, success=200),
             Operation("removeGrant", "POST", f"{_A}/grants/remove", access.remove_grant, ADMIN, success=204),
             Operation("listAudit", "GET", f"{_A}/audit", access.list_audit, ADMIN),
+            Operation("compactCatalog", "POST", f"{_A}/compact", jobs.compact_catalog, ADMIN, begins_work=True),
+            Operation("compactNamespace", "POST", f"{_AN}/compact", jobs.compact_namespace, ADMIN, begins_work=True),
+            Operation(
+                "compactTable", "POST", f"{_AN}/tables/{{table}}/compact", jobs.compact_table, ADMIN, begins_work=True
+            ),
+            Operation("expireSnapshots", "POST", f"{_A}/expire", jobs.expire_snapshots, ADMIN, begins_work=True),
+            Operation("listJobs", "GET", f"{_A}/jobs", jobs.list_jobs, ADMIN),
+            Operation("loadJob", "GET", f"{_A}/jobs/{{job}}", jobs.load_job, ADMIN),
+            Operation("cancelJob", "POST", f"{_A}/jobs/{{job}}/cancel", jobs.cancel_job, ADMIN, begins_work=True),
             Operation("healthz", "GET", "/healthz", health.healthz, SEE, whom="anyone"),
             Operation("readyz", "GET", "/readyz", health.readyz, SEE, whom="anyone"),
             Operation("metrics", "GET", "/metrics", health.metrics, ADMIN, whom="scrapers"),

@@ -72,17 +72,18 @@ async def _admit(lake: Lake, ctx: RequestContext, operation: Operation, request:
 async def _answer(
     request: Request, ctx: RequestContext, operation: Operation, handler: Callable[[Request], Awaitable[Response]]
 ) -> Response:
+    if operation.changes:
+        # before anything else of it is looked at
+        check_writable(request.app.state.lake, decode_segment(request.path_params.get("prefix", "")))
     if operation.success is None:
         return await handler(request)
-    # before anything else of it is looked at
-    check_writable(request.app.state.lake, decode_segment(request.path_params.get("prefix", "")))
     return await handle_once(request, ctx, operation.success, handler)
 
 
 async def _note(lake: Lake, ctx: RequestContext, operation: Operation, request: Request, status: int) -> None:
     """Whatever changes something, is refused to somebody, or hands something out."""
     refused = status == 401 or ctx.refused is not None
-    if not refused and operation.success is None and not ctx.handed_out:
+    if not refused and not operation.changes and not ctx.handed_out:
         return
     address = None if request.client is None else request.client.host
     await lake.audit.note(ctx, status, address, ", ".join(dict.fromkeys(ctx.handed_out)) or None)
