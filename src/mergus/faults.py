@@ -15,7 +15,12 @@ Without the variable a point does nothing. Those of a commit, in order:
     commit.answered     the answer is made, not kept and not sent
     commit.kept         and kept for the key
 
-Operations other than commits of tables pass those from `commit.written` on.
+Operations other than commits of tables pass those from `commit.written` on. Those of jobs:
+
+    job.begun           it is held, and nothing is done
+    job.step            after each step of a compaction, and each lot of snapshots that expired
+    job.noted           what was done to a table is noted
+    job.ending          all is done, and nobody has been told
 """
 
 import os

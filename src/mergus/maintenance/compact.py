@@ -16,6 +16,7 @@ from mergus.annex.policies import Properties
 from mergus.ducklake import targets
 from mergus.ducklake.targets import Target
 from mergus.ducklake.upkeep import CallFailed, Compacted, GaveWay
+from mergus.faults import point
 from mergus.iceberg.namespace import Namespace
 from mergus.maintenance.policy import ICEBERGS, MAX_FILES, PREFIX, Policy, policy_of
 from mergus.maintenance.work import PutOff, Work
@@ -42,6 +43,7 @@ async def compact(work: Work) -> None:
         result = await _table(work, target, properties)
         gave_way |= "gave-way" in result
         await jobs.note_table(work.conn, work.job.id, target.table_id, result)
+        point("job.noted")
         _count(work, result)
     tries = work.progress.get("tries", 1)
     if gave_way and tries < TRIES:
@@ -85,6 +87,7 @@ async def _steps(work: Work, target: Target, policy: Policy) -> Result:
             result.setdefault("gave-way", []).append(step)
         except CallFailed as e:
             result.setdefault("failed", {})[step] = str(e)
+        point("job.step")
     return result
 
 

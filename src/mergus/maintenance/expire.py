@@ -12,6 +12,7 @@ from mergus.annex.policies import Properties
 from mergus.ducklake import expiry
 from mergus.ducklake.expiry import Kept, Rule
 from mergus.ducklake.upkeep import GaveWay
+from mergus.faults import point
 from mergus.maintenance.compact import clean_up
 from mergus.maintenance.policy import ICEBERGS, KEEP_MS, KEEP_SNAPSHOTS, PREFIX, whole
 from mergus.maintenance.work import PutOff, Work
@@ -42,6 +43,7 @@ async def expire(work: Work) -> None:
                 work.add(expired=await work.upkeep.expire(found[:AT_ONCE]))
             except GaveWay:
                 raise PutOff(WAIT) from None
+            point("job.step")
         if work.has_had_its_time:
             raise PutOff(0)
     work.add(cleaned_files=await clean_up(work))

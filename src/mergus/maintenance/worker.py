@@ -19,6 +19,7 @@ from mergus.config import Settings, hide_password
 from mergus.ducklake.connect import Conn, Pool, dedicated, listen
 from mergus.ducklake.upkeep import CallFailed, Upkeep
 from mergus.errors import MergusError
+from mergus.faults import point
 from mergus.logs import log
 from mergus.maintenance.compact import compact
 from mergus.maintenance.expire import expire
@@ -115,6 +116,7 @@ class Worker:
         except Exception as e:
             log.exception("job %s (%s) failed", job.id, job.kind)
             return await self._fail(work, f"{type(e).__name__}; the log of {self._name} says more")
+        point("job.ending")
         await jobs.end(conn, job.id, "done", work.progress)
         return "done"
 
@@ -128,6 +130,7 @@ class Worker:
             raise Cancelled
         if work.job.attempts > MOST_DEATHS:
             raise CallFailed(f"{MOST_DEATHS} workers in a row have ended in the middle of it")
+        point("job.begun")
         body = asyncio.ensure_future(BODIES[work.job.kind](work))
         try:
             while not (await asyncio.wait({body}, timeout=BEAT))[0]:

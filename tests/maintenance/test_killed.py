@@ -1,0 +1,118 @@
+"""kill -9 of a worker at every point of each kind of job: another goes on, and both engines read the same as before."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from mergus import faults
+from tests.support import lakes, servers
+from tests.support.lakes import TestLake
+from tests.support.loads import catalog
+from tests.support.servers import Server
+
+ADMIN = "/v1/lake/admin"
+COMPACT: tuple[str, dict[str, Any]] = ("compact", {"delete-ratio": 0.1})
+EXPIRE: tuple[str, dict[str, Any]] = ("expire", {"retain-last": 1})
+
+
+@pytest.fixture(scope="module")
+def lake() -> Iterator[TestLake]:
+    with lakes.lake() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(lake: TestLake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Does no jobs itself."""
+    options = {"maintenance": "off", "grace_seconds": 0}
+    with servers.server(lake.settings, tmp_path_factory.mktemp("server"), **options) as running:
+        yield running
+
+
+def tell(db: duckdb.DuckDBPyConnection, schema: str) -> None:
+    db.execute(f"CREATE SCHEMA {schema}")
+    for table in "tu":
+        db.execute(f"CREATE TABLE {schema}.{table} (i INTEGER)")
+        for k in range(4):
+            db.execute(f"INSERT INTO {schema}.{table} SELECT range + {k * 100} FROM range(100)")
+        db.execute(f"DELETE FROM {schema}.{table} WHERE i BETWEEN 100 AND 150")
+        db.execute(f"INSERT INTO {schema}.{table} VALUES (-1)")
+
+
+EXPECTED = sorted({-1, *range(100), *range(151, 400)})
+
+
+def assert_both_read_it(lake: TestLake, server: Server, schema: str) -> None:
+    for table in "tu":
+        with lake.duckdb() as session:
+            theirs = sorted(row[0] for row in session.execute(f"SELECT i FROM {schema}.{table}").fetchall())
+        assert theirs == EXPECTED
+        found = catalog(lake.settings, server).load_table((schema, table))
+        assert sorted(found.scan().to_arrow()["i"].to_pylist()) == EXPECTED
+        with lake.duckdb() as session:
+            for snapshot in found.snapshots():
+                query = f"SELECT i FROM {schema}.{table} AT (VERSION => {snapshot.snapshot_id})"
+                then = sorted(row[0] for row in session.execute(query).fetchall())
+                rows = found.scan(snapshot_id=snapshot.snapshot_id).to_arrow()["i"].to_pylist()
+                assert sorted(rows) == then, snapshot.snapshot_id
+
+
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [
+        *(
+            (COMPACT, point)
+            for point in ("job.begun", "job.step:1", "job.step:2", "job.step:5", "job.noted", "job.ending")
+        ),
+        *((EXPIRE, point) for point in ("job.begun", "job.step", "job.ending")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_another_goes_on(
+    lake: TestLake,
+    server: Server,
+    kind: tuple[str, dict[str, Any]],
+    point: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schema = f"k_{os.urandom(4).hex()}"
+    with lake.duckdb() as db:
+        tell(db, schema)
+    name, options = kind
+    path = f"{ADMIN}/namespaces/{schema}/compact" if name == "compact" else f"{ADMIN}/{name}"
+    job = server.http.post(path, json={**options, "wait-seconds": 0}).json()
+    with monkeypatch.context() as doomed:
+        doomed.setenv(faults.VARIABLE, point)
+        dead = servers.start(lake.settings, tmp_path / "dead.log", "maintain", "work")
+        assert dead.wait(60) == -9, (tmp_path / "dead.log").read_text()
+    left = server.http.get(f"{ADMIN}/jobs/{job['job-id']}").json()
+    assert left["state"] == "running"
+    heir = servers.start(lake.settings, tmp_path / "heir.log", "maintain", "work")
+    try:
+        deadline = time.monotonic() + 60
+        while (found := server.http.get(f"{ADMIN}/jobs/{job['job-id']}").json())["ended-at"] is None:
+            assert time.monotonic() < deadline, (tmp_path / "heir.log").read_text()
+            time.sleep(0.1)
+    finally:
+        heir.terminate()
+        heir.wait(30)
+    assert (found["state"], found["error"]) == ("done", None)
+    assert found["worker"] != left["worker"]
+    if name == "compact":
+        query = """
+            SELECT count(*) FROM ducklake_data_file f JOIN ducklake_table t ON t.table_id = f.table_id
+            JOIN ducklake_schema s ON s.schema_id = t.schema_id
+            WHERE s.schema_name = %s AND f.end_snapshot IS NULL
+        """
+        assert lake.sql(query, schema) == [(2,)]
+    else:
+        assert lake.sql("SELECT count(*) FROM ducklake_snapshot")[0][0] <= 2 + len(
+            lake.sql("SELECT FROM ducklake_table")
+        )
+    assert_both_read_it(lake, server, schema)
