@@ -36,7 +36,8 @@ MOST_OTHERS: Final = 100
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _HEADERS: Final = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
 # What the exporter takes; of anything else it would log the text, which may be a token.
-_HEADER: Final = re.compile(r"\s*|\s*[!#-'*+\-.0-9A-Z^-z|~]+[ \t]*=[ !#-+\--:<-\[\]-~]*\s*")
+_HEADER: Final = re.compile(r"|[!#-'*+\-.0-9A-Z^-z|~]+[ \t]*=[ \t]*[ !#-+\--:<-\[\]-~]*")
+_BETWEEN: Final = re.compile(r"[ \t]*,[ \t]*")
 
 _W3C: Final = TraceContextTextMapPropagator()
 
@@ -47,7 +48,7 @@ def check() -> None:
     if spoken != "http/protobuf":
         raise SetupError("traces are sent by http/protobuf: OTEL_EXPORTER_OTLP_PROTOCOL names another protocol")
     for name in _HEADERS:
-        if not all(map(_HEADER.fullmatch, os.environ.get(name, "").split(","))):
+        if not all(map(_HEADER.fullmatch, _BETWEEN.split(os.environ.get(name, "").strip()))):
             raise SetupError(f"{name} is not a list of key=value with commas between them")
 
 
@@ -157,7 +158,7 @@ class Otel:
 
 
 def _resource() -> Resource:
-    found = Resource.create({"service.version": __version__})
+    found = Resource.create({"service.version": __version__, "process.pid": os.getpid()})
     if str(found.attributes[SERVICE_NAME]).startswith("unknown_service"):
         return found.merge(Resource({SERVICE_NAME: "mergus"}))
     return found

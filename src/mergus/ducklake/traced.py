@@ -19,7 +19,12 @@ from mergus.tracing import Value
 
 # Of our packages, those that have statements.
 _WITH_STATEMENTS: Final = ("mergus.ducklake.", "mergus.annex.")
-_TARGET: Final = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|COPY)\s+(?:ONLY\s+)?([a-z_][a-z0-9_]*)")
+# Neither a function, nor the time in `extract(epoch FROM time)`.
+_TARGET: Final = re.compile(
+    r"\b(?:INTO|UPDATE|TABLE|COPY)\s+(?P<written>[a-z]\w+)|(?<!epoch )\b(?:FROM|JOIN)\s+(?P<read>[a-z]\w+)\b(?!\s*\()",
+    re.ASCII,
+)
+_DEFINED: Final = re.compile(r"\b([a-z]\w*)\s+AS\s+(?:MATERIALIZED\s+)?\(", re.ASCII)
 _PUT_IN: Final = re.compile(r"\{[a-z_]*\}")
 _KEPT: Final = 2000
 _MOST_TARGETS: Final = 5
@@ -102,17 +107,25 @@ def _text(query: Query) -> str:
 def _summary(text: str) -> str:
     """What is done, and to which tables."""
     verb = (text.split(None, 1) or ["?"])[0].upper()
-    targets = list(dict.fromkeys(_TARGET.findall(text)))
+    defined = set(_DEFINED.findall(text))
+    named = dict.fromkeys(found["written"] or found["read"] for found in _TARGET.finditer(text))
+    targets = [name for name in named if name not in defined]
     return " ".join([verb, *targets[:_MOST_TARGETS]])
 
 
 @cache
 def _names() -> dict[str, str]:
     """Statements are constants; which constant it is tells more than what it does."""
+    # which is made of what we are for
+    from mergus.ducklake.visible import Timed
+
     found: dict[str, str] = {}
     for path, module in sorted(sys.modules.items()):
         if path.startswith(_WITH_STATEMENTS):
             for name, value in vars(module).items():
-                if isinstance(value, str) and name.isupper():
-                    found.setdefault(_PUT_IN.sub("", value), f"{path.removeprefix('mergus.')}.{name}")
+                texts = (
+                    (value,) if isinstance(value, str) else (value.now, value.then) if isinstance(value, Timed) else ()
+                )
+                for text in texts if name.isupper() else ():
+                    found.setdefault(_PUT_IN.sub("", text), f"{path.removeprefix('mergus.')}.{name}")
     return found
