@@ -15,6 +15,8 @@ from mergus.tracing import Value
 
 _METHODS: Final = {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"}
 _ROUTES: Final = {operation.name: operation.path for operation in OPERATIONS}
+# All that is looked at.
+_HEADERS: Final = {b"traceparent", b"tracestate", b"user-agent"}
 # They come every few seconds.
 _PROBES: Final = {_ROUTES[name] for name in ("healthz", "readyz", "metrics")}
 
@@ -27,7 +29,7 @@ def traced(app: ASGIApp) -> ASGIApp:
         if scope["type"] != "http" or scope["path"] in _PROBES:
             await app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in scope["headers"] if n in _HEADERS}
         method = scope["method"] if scope["method"] in _METHODS else "HTTP"
         status = 0
 
