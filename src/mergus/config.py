@@ -371,6 +371,11 @@ class Settings(BaseSettings):
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Log level.")
     log_format: Literal["json", "text"] = Field("json", description="Log format: JSON lines, or plain text.")
+    tracing: Literal["off", "otlp"] = Field(
+        "off",
+        description="`otlp`: traces of requests, commits and the listener's work are sent to an OpenTelemetry "
+        "collector, as the standard `OTEL_*` variables say; needs `mergus[otel]`.",
+    )
 
     postgres_port: int | None = Field(
         None, ge=1, le=65535, description="`mergus dev`: port of the embedded Postgres. Default: a free one, then kept."

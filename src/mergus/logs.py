@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line, with the request id of whatever request was under way.
+"""Logs: one JSON object a line, with the request id and the trace of whatever was under way.
 
 Free text never carries a secret: everything that goes through here is passed by `hide_password` first.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from mergus import tracing
 from mergus.config import Settings, hide_password
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
@@ -28,6 +29,8 @@ class JsonFormatter(logging.Formatter):
         }
         if (rid := request_id.get()) is not None:
             line["request_id"] = rid
+        if (trace := tracing.trace_id()) is not None:
+            line["trace_id"] = trace
         line.update(getattr(record, "fields", {}))
         if record.exc_info:
             line["exception"] = hide_password(self.formatException(record.exc_info))
@@ -38,7 +41,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {k}={v}" for k, v in getattr(record, "fields", {}).items())
         rid = f" request_id={r}" if (r := request_id.get()) else ""
-        text = f"{record.levelname:<7} {record.name}: {record.getMessage()}{fields}{rid}"
+        trace = f" trace_id={t}" if (t := tracing.trace_id()) else ""
+        text = f"{record.levelname:<7} {record.name}: {record.getMessage()}{fields}{rid}{trace}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return hide_password(text)

@@ -8,6 +8,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from mergus import tracing
 from mergus.access.clients import read_file
 from mergus.access.oidc import Oidc
 from mergus.access.tokens import keys_of
@@ -21,6 +22,7 @@ from mergus.rest.protocol import BoundedProtocol
 def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT; requests in flight get `shutdown_grace` seconds to finish."""
     check_access(settings)
+    tracing.check(settings)
     os.environ.update(environment(settings))
     options: dict[str, Any] = {
         "host": settings.host,

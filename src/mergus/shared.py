@@ -9,6 +9,7 @@ written in the same way, many in one transaction.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -27,7 +28,8 @@ class Shared(Generic[T]):
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         if self._runner is None:
-            self._runner = asyncio.create_task(self._run())
+            # for all who wait, and so in nobody's name or trace
+            self._runner = asyncio.create_task(self._run(), context=Context())
         return await future
 
     async def _run(self) -> None:

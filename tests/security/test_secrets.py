@@ -28,6 +28,8 @@ from mergus.config import Settings, hide_password, variable
 from mergus.rest.operations import OPERATIONS, Operation
 from mergus.serve import environment
 from tests.support import servers
+from tests.support.access import Guarded
+from tests.support.collector import collector
 from tests.support.lakes import TestLake
 from tests.support.oidc_issuer import AUDIENCE, Issuer, SigningKey, issuer, private_key
 from tests.support.servers import Server
@@ -270,6 +272,40 @@ class TestAServerSaysNone:
                 heard.secrets["of one that is down"] = token.split(".")[1]
                 headers = {"Authorization": f"Bearer {token}"}
                 heard.answer("issuer down", running.http.get("/v1/config", headers=headers))
+
+    def test_in_its_traces(self, lake: TestLake, tmp_path: Path) -> None:
+        """Neither its own nor those of clients, wherever they put them; nor to the log what is for the collector."""
+        with lake.duckdb() as db:
+            db.execute("CREATE TABLE IF NOT EXISTS main.t AS SELECT 1 AS i")
+        own = "recognisable-collector-secret-0123456789"
+        mine = {"OTEL_EXPORTER_OTLP_HEADERS": f"api-key={own}", "OTEL_BSP_MAX_QUEUE_SIZE": "20000"}
+        keys = {"token_keys": values()["token_keys"], "auth": "oauth2 oidc", "oidc_audience": AUDIENCE}
+        with (
+            collector(**mine) as to,
+            issuer() as idp,
+            overheard(lake, tmp_path, **keys, oidc_issuer=idp.url, tracing="otlp") as (running, heard),
+        ):
+            heard.secrets["collector's"] = own
+            sent = heard.secrets["client's"] = "recognisable-client-secret-0123456789"
+            query = {"token": sent, "access_token": sent, "X-Amz-Signature": sent, "pageToken": sent}
+            form = {"grant_type": "client_credentials", "client_id": "nobody", "client_secret": sent}
+            heard.answer("token", running.http.post("/v1/oauth/tokens", data=form))
+            for name, token in tokens(idp).items():
+                heard.secrets |= {f"{name} {n}": text for n, text in enumerate(token.split(".")[1:]) if text}
+            admin = idp.token(sub="recognisable-subject-0123456789", roles=["admin"])
+            heard.secrets |= {f"admin's {n}": text for n, text in enumerate(admin.split(".")[1:])}
+            Guarded(lake, running, running).grant("role:admin", "*")
+            for token in (tokens(idp)["forged"], admin):
+                headers = {"Authorization": f"Bearer {token}", "Cookie": f"session={sent}", "X-Api-Key": sent}
+                heard.answer("query", running.http.get("/v1/config", params=query, headers=headers))
+                ask_for_everything(running, heard, headers)
+            traced = to.wait_for(lambda span: span["mergus.operation"] == "loadTable" and not span.failed)
+            assert {"anonymous", "user"} == {span["mergus.principal.kind"] for span in traced}
+        heard.hear("traces", "".join(body.decode("latin-1") for body in to.bodies))
+        assert {headers["api-key"] for headers in to.headers} == {own}
+        assert len(to.spans) > len(OPERATIONS)
+        assert {span.said for span in to.spans} == {""}
+        heard.assert_discreet()
 
 
 def tokens(idp: Issuer) -> dict[str, str]:

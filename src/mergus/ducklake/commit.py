@@ -35,6 +35,7 @@ import orjson
 import psycopg
 from psycopg.errors import LockNotAvailable
 
+from mergus import tracing
 from mergus.ducklake.changes import TABLES_STAY, Change, changes_made
 from mergus.ducklake.connect import Conn, Pool, connection
 from mergus.ducklake.metadata import SUPPORTED_VERSION
@@ -168,7 +169,8 @@ class Commit:
         if not self._changes:
             return
         contended = await (await self.conn.execute(IS_CONTENDED)).fetchone()
-        extra = {**self._info.extra, **self._told}
+        # who puts it on storage goes on with this trace
+        extra = {**self._info.extra, **tracing.carrier(), **self._told}
         if contended and contended[0]:
             extra["contended"] = True
         touches_tables = any(c.kind not in TABLES_STAY for c in self._changes)
@@ -190,6 +192,7 @@ class Commit:
         }
         await self.conn.execute(INSERT_SNAPSHOT, row)
         await self.conn.execute(INSERT_CHANGES, row)
+        tracing.current().set("mergus.snapshot.id", made.snapshot_id)
         self._is_told = True
         self._named |= {int(c.subject) for c in self._changes if c.subject.isdecimal()}
         self.head, self._changes, self._told = made, [], {}

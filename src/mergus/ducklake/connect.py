@@ -17,7 +17,9 @@ from psycopg import AsyncConnection, Connection, errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
+from mergus import tracing
 from mergus.config import Settings, hide_password
+from mergus.ducklake.traced import TracedConnection, TracedCursor
 from mergus.errors import InTheWay, ServiceUnavailable, SetupError, TableGone
 
 Conn = AsyncConnection[tuple[Any, ...]]
@@ -66,6 +68,7 @@ async def check_names(conn: Conn, settings: Settings) -> None:
 
 def open_pool(settings: Settings) -> Pool:
     """A pool that is not open yet."""
+    traced: dict[str, Any] = {"cursor_factory": TracedCursor} if tracing.is_on() else {}
     return AsyncConnectionPool(
         conninfo(settings),
         min_size=min(settings.pool_min, settings.pool_max),
@@ -73,7 +76,8 @@ def open_pool(settings: Settings) -> Pool:
         timeout=settings.pool_timeout,
         configure=partial(check_names, settings=settings),
         open=False,
-        kwargs={"autocommit": True},
+        kwargs={"autocommit": True, **traced},
+        connection_class=TracedConnection if traced else AsyncConnection[tuple[Any, ...]],
         name="mergus",
         reconnect_timeout=5,
     )

@@ -7,16 +7,16 @@ anything of the table's changed within the gap; one too many does no harm, since
 before.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from psycopg import sql
 
-from mergus.ducklake.changes import ALTERED, DROPPED, parse, words_about
+from mergus.ducklake.changes import ALTERED, DROPPED, parse, tables_named, words_about
 from mergus.ducklake.connect import Conn
-from mergus.ducklake.told import Committed, Told, about
+from mergus.ducklake.told import Committed, Told, about, trace
 
 HEAD: Final = """
     SELECT snapshot_id, snapshot_time, (SELECT epoch FROM catalog)
@@ -36,6 +36,16 @@ NEWS: Final = f"""
                    WHERE snapshot_id = %(known_id)s AND snapshot_time = %(known_time)s),
            (SELECT string_agg(changes_made, ',') FROM ducklake_snapshot_changes WHERE snapshot_id > %(known_id)s)
     FROM ({HEAD}) AS head
+"""
+
+# What newer snapshots did, and what those that are in a trace tell of themselves. A table that is made or renamed is
+# not named by its id.
+MADE_SINCE: Final = """
+    SELECT snapshot_id, changes_made,
+           CASE WHEN strpos(commit_extra_info, '"traceparent"') > 0 THEN commit_extra_info END,
+           ARRAY(SELECT table_id FROM ducklake_table WHERE begin_snapshot = snapshot_id)
+    FROM ducklake_snapshot_changes WHERE snapshot_id > %(after)s AND snapshot_id <= %(upto)s
+    ORDER BY snapshot_id DESC LIMIT %(most)s
 """
 
 EXISTS: Final = "SELECT FROM ducklake_snapshot WHERE snapshot_id = %(id)s"
@@ -155,6 +165,21 @@ async def news(conn: Conn, known: Head) -> tuple[Head, str | None]:
     assert row is not None  # noqa: S101  (a lake has a snapshot)
     *now, still, words = row
     return Head(*now), (words or "") if still else None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A snapshot, the tables that it made others, and the trace of who made it; empty if that one told of none."""
+
+    snapshot_id: int
+    tables: frozenset[int]
+    trace: Mapping[str, str]
+
+
+async def made_since(conn: Conn, after: int, upto: int, most: int) -> list[Made]:
+    """Newest first, so many at most."""
+    rows = await (await conn.execute(MADE_SINCE, {"after": after, "upto": upto, "most": most})).fetchall()
+    return [Made(i, frozenset(tables_named(words)).union(begun), trace(told)) for i, words, told, begun in rows]
 
 
 async def is_still(conn: Conn, head: Head) -> bool:

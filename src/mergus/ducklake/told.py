@@ -18,6 +18,8 @@ from typing import Any, Final
 import orjson
 
 KEY: Final = "iceberg"
+# Headers of W3C's Trace Context, which are told by the same names.
+TRACE: Final = ("traceparent", "tracestate")
 
 # Smaller ones are DuckLake's: a client's could come again as the number of a later snapshot. Clients draw theirs from
 # 63 bits.
@@ -62,6 +64,21 @@ def about(table_id: int, extra_info: str | None) -> Told | None:
                 return None
     except orjson.JSONDecodeError:
         return None
+
+
+def trace(extra_info: str | None) -> dict[str, str]:
+    """Of whoever made the snapshot, if it told: `traceparent` and `tracestate`, as W3C has them. A DuckDB session may
+    do so, too."""
+    if extra_info is None or '"traceparent"' not in extra_info:
+        return {}
+    try:
+        found = orjson.loads(extra_info)
+    except orjson.JSONDecodeError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    told = {key: found.get(key) for key in TRACE}  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return {key: value for key, value in told.items() if isinstance(value, str)}  # pyright: ignore[reportUnknownVariableType]
 
 
 def _parse(told: dict[str, Any]) -> Told | None:

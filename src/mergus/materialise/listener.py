@@ -15,12 +15,14 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import psycopg
 from psycopg import Notify
 
+from mergus import tracing
 from mergus.annex import leadership
 from mergus.annex import listener as annex
 from mergus.annex.migrate import channel
@@ -33,6 +35,7 @@ from mergus.ducklake.snapshots import Head
 from mergus.errors import ApiError, InternalServerError, MergusError, NotFound, Unsupported
 from mergus.logs import log
 from mergus.materialise.backlog import Backlog
+from mergus.materialise.causes import MOST_MADE, Causes
 from mergus.metrics import LISTENER_FAILURES, LISTENER_LEADS, LISTENER_MADE, LISTENER_TABLES, WORK, Work
 
 # Who missed more snapshots than this looks at every table: what they say would be more to read.
@@ -113,6 +116,7 @@ class Leader:
     backlog: Backlog
     _state: tuple[int, int, int, int] | None = None
     _working: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _causes: Causes = field(default_factory=Causes)
     _histories: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _began: Work = field(default_factory=lambda: WORK.since(Work()))
     _made: int = 0
@@ -170,6 +174,9 @@ class Leader:
             if not names_stay(words):
                 named |= set(await tables.begun(self.conn, known.snapshot_id))
             every = await tables.live(self.conn) if head.epoch != known.epoch else None
+            if tracing.is_on():
+                made = await snapshots.made_since(self.conn, known.snapshot_id, head.snapshot_id, MOST_MADE)
+                self._causes.note(made, named)
             self.backlog.changed(named, head, time.monotonic())
             if every is not None:
                 self.backlog.sweep(every, head, holds=False)
@@ -196,20 +203,25 @@ class Leader:
             if not task.cancelled():
                 self._start()
 
-        task.add_done_callback(ended)
+        # what begins then is another's, and in no trace yet
+        task.add_done_callback(ended, context=Context())
 
     async def _bring(self, table_id: int) -> None:
-        try:
-            head, missing = await self.served.bring(table_id)
-        except NotFound:
-            self.backlog.gone(table_id)
-        except Exception as e:
-            self._failed(table_id, e, in_history=False)
-        else:
-            self._made += 1
-            LISTENER_MADE.inc()
-            if self.backlog.made(table_id, head, missing, time.monotonic()):
-                self._go(self._histories, self._finish(table_id))
+        with self._causes.working(table_id) as span:
+            try:
+                head, missing = await self.served.bring(table_id)
+            except NotFound:
+                self._causes.done(table_id)
+                self.backlog.gone(table_id)
+            except Exception as e:
+                self._failed(table_id, e, in_history=False)
+                span.fail(type(e).__name__)
+            else:
+                self._causes.done(table_id)
+                self._made += 1
+                LISTENER_MADE.inc()
+                if self.backlog.made(table_id, head, missing, time.monotonic()):
+                    self._go(self._histories, self._finish(table_id))
 
     async def _finish(self, table_id: int) -> None:
         try:

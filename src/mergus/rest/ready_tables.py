@@ -80,6 +80,7 @@ class ReadyTables:
                 needs=LOAD,
                 delegation=parse_header(asked.decode("latin-1")) if asked else frozenset(),
             )
+            scope.setdefault("state", {})["context"] = context
             body = await load_cached(lake, context, target[1], target[2], snapshots)
         except Exception:
             # whatever it is happens again there, where it is answered

@@ -13,10 +13,12 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, S3Store
 
+from mergus import tracing
 from mergus.config import Settings
 from mergus.errors import ServiceUnavailable
 from mergus.metrics import OBJECT_BYTES, OBJECT_FAILURES, OBJECT_REQUESTS, WORK
 from mergus.storage.location import Location
+from mergus.tracing import NOTHING, Span
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -24,16 +26,38 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config, S3Credential, S3CredentialProvider
 
 
+# As S3 calls what we count.
+_ACTIONS = {
+    "get": "GetObject",
+    "head": "HeadObject",
+    "open": "HeadObject",
+    "put": "PutObject",
+    "delete": "DeleteObject",
+}
+_SENT = "http.request.body.size"
+_RECEIVED = "http.response.body.size"
+
+
 @contextmanager
-def _request(method: str) -> Generator[None]:
-    """Counts a request; what the store cannot do just now becomes a 503 that says so."""
+def _request(method: str, location: Location) -> Generator[Span]:
+    """Counts and traces a request; what the store cannot do just now becomes a 503 that says so."""
     OBJECT_REQUESTS.labels(method).inc()
-    try:
-        yield
-    except BaseError as e:
-        OBJECT_FAILURES.labels(method).inc()
-        # the library's message may quote a whole request: it goes to the log, not to the asker
-        raise ServiceUnavailable("The object store does not answer, or refuses") from e
+    with _span(method, location) if tracing.records() else NOTHING as span:
+        try:
+            yield span
+        except BaseError as e:
+            OBJECT_FAILURES.labels(method).inc()
+            # the library's message may quote a whole request: it goes to the log, not to the asker
+            raise ServiceUnavailable("The object store does not answer, or refuses") from e
+
+
+def _span(method: str, location: Location) -> Span:
+    """By OpenTelemetry's conventions for S3."""
+    if location.scheme == "file":
+        return tracing.child(f"file {method}", {"file.path": f"/{location.key}"}, is_call=False)
+    action = _ACTIONS[method]
+    about = {"rpc.system": "aws-api", "rpc.service": "S3", "rpc.method": action}
+    return tracing.child(f"S3.{action}", {**about, "aws.s3.bucket": location.bucket, "aws.s3.key": location.key})
 
 
 def _count(written: bytes) -> None:
@@ -45,8 +69,9 @@ def _count(written: bytes) -> None:
 class _Reader(io.RawIOBase):
     """The library's own is not quite a file to those who ask for one."""
 
-    def __init__(self, file: "ReadableFile") -> None:
+    def __init__(self, file: "ReadableFile", location: Location) -> None:
         self._file = file
+        self._location = location
 
     def readable(self) -> bool:
         return True
@@ -62,8 +87,9 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         view = memoryview(buffer)
-        with _request("get"):
+        with _request("get", self._location) as span:
             data = bytes(self._file.read(len(view)))
+            span.set(_RECEIVED, len(data))
         OBJECT_BYTES.labels("get").inc(len(data))
         view[: len(data)] = data
         return len(data)
@@ -77,10 +103,11 @@ class Objects:
         self._stores: dict[tuple[str, str], S3Store | LocalStore] = {}
 
     async def get(self, location: Location) -> bytes | None:
-        with _request("get"):
+        with _request("get", location) as span:
             try:
                 answer = await obstore.get_async(self._store(location), location.key)
                 data = bytes(await answer.bytes_async())
+                span.set(_RECEIVED, len(data))
             except FileNotFoundError:
                 return None
         OBJECT_BYTES.labels("get").inc(len(data))
@@ -88,13 +115,14 @@ class Objects:
 
     async def get_bounded(self, location: Location, most: int) -> bytes | None:
         """The same; ValueError for an object of more bytes, of which no more than a beginning is read."""
-        with _request("get"):
+        with _request("get", location) as span:
             try:
                 answer = await obstore.get_async(self._store(location), location.key)
                 size = answer.meta["size"]
                 if size > most:
                     raise ValueError(f"{location} has {size} bytes, and {most} at most are read")
                 data = bytes(await answer.bytes_async())
+                span.set(_RECEIVED, len(data))
             except FileNotFoundError:
                 return None
         OBJECT_BYTES.labels("get").inc(len(data))
@@ -102,11 +130,12 @@ class Objects:
 
     async def get_range(self, location: Location, offset: int, length: int) -> bytes | None:
         """A part of an object that is known to be as large: stores do not agree on what is beyond the end."""
-        with _request("get"):
+        with _request("get", location) as span:
             try:
                 data = bytes(
                     await obstore.get_range_async(self._store(location), location.key, start=offset, length=length)
                 )
+                span.set(_RECEIVED, len(data))
             except FileNotFoundError:
                 return None
         OBJECT_BYTES.labels("get").inc(len(data))
@@ -114,7 +143,7 @@ class Objects:
 
     async def size(self, location: Location) -> int | None:
         """In bytes; None if there is none. Nothing of it is read."""
-        with _request("head"):
+        with _request("head", location):
             try:
                 return (await obstore.head_async(self._store(location), location.key))["size"]
             except FileNotFoundError:
@@ -122,25 +151,28 @@ class Objects:
 
     def open(self, location: Location) -> io.RawIOBase:
         """For reading parts of a large object. Blocks: call it, and what it returns, in a thread."""
-        with _request("open"):
-            return _Reader(obstore.open_reader(self._store(location), location.key))
+        with _request("open", location):
+            return _Reader(obstore.open_reader(self._store(location), location.key), location)
 
     async def put(self, location: Location, content: bytes) -> None:
-        with _request("put"):
+        with _request("put", location) as span:
+            span.set(_SENT, len(content))
             await obstore.put_async(self._store(location), location.key, content)
         _count(content)
 
     async def put_file(self, location: Location, file: Path) -> int:
         """A local file that may be too large for memory, in parts if it is; its size."""
         size = (await asyncio.to_thread(file.stat)).st_size
-        with _request("put"):
+        with _request("put", location) as span:
+            span.set(_SENT, size)
             await obstore.put_async(self._store(location), location.key, file)
         OBJECT_BYTES.labels("put").inc(size)
         return size
 
     async def put_new(self, location: Location, content: bytes) -> bool:
         """Writes unless there is one already (a conditional PUT); whether it wrote."""
-        with _request("put"):
+        with _request("put", location) as span:
+            span.set(_SENT, len(content))
             try:
                 await obstore.put_async(self._store(location), location.key, content, mode="create")
             except AlreadyExistsError:
@@ -149,7 +181,7 @@ class Objects:
         return True
 
     async def delete(self, location: Location) -> None:
-        with _request("delete"):
+        with _request("delete", location):
             try:
                 await obstore.delete_async(self._store(location), location.key)
             except FileNotFoundError:
