@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from mergus.config import Settings, variable
@@ -28,7 +29,7 @@ from mergus.serve import environment
 from tests.support import lakes, loads, servers, views
 from tests.support.access import Guarded, guarded
 from tests.support.lakes import TestLake
-from tests.support.listeners import assert_all_on_storage, head, wait_until_caught_up
+from tests.support.listeners import assert_all_on_storage, eventually, head, wait_until_caught_up
 from tests.support.loads import Bucket, in_order
 from tests.support.servers import Server
 
@@ -139,14 +140,15 @@ def known_to_duckdb(lake: TestLake) -> dict[tuple[str, int], Rows]:
 
 
 def known_to_clients(server: Server) -> dict[str, Any]:
-    """What a client is told, but for the names and lengths of files that are made again."""
+    """What a client is told, but for what is in summaries: how many files, and rows with those that are deleted,
+    depends on which snapshots were made one after the other."""
     left_out = {"metadata-log", "last-updated-ms", "snapshots"}
     found: dict[str, Any] = {}
     for table in TABLES:
         metadata = loads.load(server, table, "s")
         found[table] = {key: value for key, value in metadata.items() if key not in left_out}
         found[f"snapshots of {table}"] = [
-            (s["snapshot-id"], s["timestamp-ms"], s.get("parent-snapshot-id"), s["summary"]["total-records"])
+            (s["snapshot-id"], s["timestamp-ms"], s.get("parent-snapshot-id"), s["summary"]["ducklake.snapshot-id"])
             for s in metadata["snapshots"]
         ]
     for view in ("seen", "spark"):
@@ -161,6 +163,17 @@ def assert_all_readable(lake: TestLake, server: Server) -> None:
     with lake.duckdb() as db:
         for table in TABLES:
             loads.assert_readable(lake, server, db, table, "s")
+
+
+def assert_tagged_readable(lake: TestLake, server: Server) -> None:
+    """The whole lake as it was at its tag."""
+    ((at,),) = lake.sql("SELECT snapshot_id FROM catalog_tag WHERE name = 'before'")
+    properties = loads.s3_properties(lake.settings)
+    past = load_catalog("past", type="rest", uri=server.uri, warehouse="lake@before", **properties)
+    with lake.duckdb() as db:
+        for table in TABLES:
+            wanted = db.execute(f"SELECT * FROM s.{table} AT (VERSION => {at})").fetchall()
+            assert loads.rows(past.load_table(("s", table)).scan().to_arrow()) == in_order(wanted)
 
 
 def precious(lake: TestLake, bucket: Bucket) -> tuple[set[str], set[str]]:
@@ -194,6 +207,10 @@ def test_what_postgres_and_data_files_tell_is_enough(tmp_path: Path) -> None:
             with servers.server(lake.settings, tmp_path, state_dir=tmp_path / "another") as server:
                 assert known_to_clients(server) == told
                 assert_all_readable(lake, server)
+                assert_tagged_readable(lake, server)
+                for view in ("seen", "spark"):
+                    where = views.get(server, "s", view).json()["metadata-location"]
+                    eventually(lambda where=where: bucket.has(where), 10, lambda where=where: where)
                 wait_until_caught_up(lake, 20)
                 with lake.duckdb() as session:
                     assert_all_on_storage(lake, bucket, session, ["s.files"])
