@@ -126,10 +126,10 @@ TABLES = ("files", "small", "theirs")
 
 
 def known_to_duckdb(lake: TestLake) -> dict[tuple[str, int], Rows]:
-    """Rows of every table at every snapshot, asked in a session that is new to the lake."""
+    """Rows of every table at some snapshots and the last, asked in a session that is new to the lake."""
     found: dict[tuple[str, int], Rows] = {}
     with lake.duckdb() as db:
-        for at, *_ in lake.snapshots():
+        for at, *_ in reversed(lake.snapshots()[::-5]):
             for table in TABLES:
                 try:
                     answer = db.execute(f"SELECT * FROM s.{table} AT (VERSION => {at})")
@@ -159,10 +159,11 @@ def known_to_clients(server: Server) -> dict[str, Any]:
     return found
 
 
-def assert_all_readable(lake: TestLake, server: Server) -> None:
+def assert_all_readable(lake: TestLake, server: Server, most: int = 1000) -> None:
+    """At every snapshot, or at so many."""
     with lake.duckdb() as db:
         for table in TABLES:
-            loads.assert_readable(lake, server, db, table, "s")
+            loads.assert_readable(lake, server, db, table, "s", most)
 
 
 def assert_tagged_readable(lake: TestLake, server: Server) -> None:
@@ -218,7 +219,7 @@ def test_what_postgres_and_data_files_tell_is_enough(tmp_path: Path) -> None:
                     loads.catalog(lake.settings, server).load_table(("s", "theirs")).append(
                         pa.table({"i": [30], "s": ["after"]})
                     )
-                assert_all_readable(lake, server)
+                assert_all_readable(lake, server, 2)
             with guarded(lake, tmp_path) as asked:
                 reader = asked.with_token(asked.token("reader"))
                 assert [loads.get(reader, t, "s").status_code for t in ("files", "small")] == [200, 404]
@@ -308,7 +309,7 @@ def test_an_older_backup_on_newer_objects(tmp_path: Path) -> None:
                 assert not any("-iceberg/" in path for (path,) in orphans)
             assert_all_readable(lake, server)
         with servers.server(lake.settings, tmp_path) as server:
-            assert_all_readable(lake, server)
+            assert_all_readable(lake, server, 4)
 
 
 def test_who_has_seen_the_lost_future_does_no_harm(tmp_path: Path) -> None:
