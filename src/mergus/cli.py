@@ -122,6 +122,31 @@ def init(remove: bool) -> None:
 
 
 @main.command()
+@click.option(
+    "--skip",
+    type=click.IntRange(min=0),
+    default=100_000,
+    show_default=True,
+    help="Leave out so many numbers of snapshots, tables and files: more than were given since the backup.",
+)
+@click.option("--objects", is_flag=True, help="Objects were lost, too: make everything on the Iceberg side anew.")
+def restored(skip: int, objects: bool) -> None:
+    """Say that the lake has come back from a backup.
+
+    Run it after the restore, before anybody is let in again; OPERATIONS.md tells the rest. Every table is looked at by
+    the next listener, so that nothing on storage leads into the future that is lost; and numbers that clients may have
+    seen there are not given to anything else.
+    """
+    from mergus.restored import restored as run
+
+    done = run(load_settings(), skipped=skip, objects=objects)
+    if objects:
+        click.echo(f"to be made anew: {done.chains} snapshots of tables")
+    said = "no numbers are left out" if done.snapshot_id is None else f"the lake goes on after {done.snapshot_id}"
+    click.echo(f"ready: {said}; a listener looks at every table")
+
+
+@main.command()
 @click.option("--owner", default="lake_owner", show_default=True, help="Owns the lake; `mergus init` is run as it.")
 @click.option("--server", default="lake_server", show_default=True, help="Of servers and listeners.")
 @click.option("--writer", default="lake_writer", show_default=True, help="Of DuckDB sessions that write.")

@@ -31,6 +31,7 @@ WRITE: Final = """
 
 
 FORGET: Final = "DELETE FROM chain WHERE table_id = %(table_id)s"
+FORGET_ALL: Final = "DELETE FROM chain"
 
 
 @dataclass(frozen=True, slots=True)

