@@ -20,6 +20,7 @@ from mergus.rest import (
     config,
     functions,
     health,
+    lake_health,
     namespaces,
     oauth,
     reports,
@@ -104,6 +105,15 @@ OPERATIONS = (
         replace(operation, announced=False)
         for operation in (
             Operation("getListener", "GET", f"{_A}/listener", admin.get_listener, ADMIN),
+            Operation("getStatus", "GET", f"{_A}/status", lake_health.get_status, ADMIN),
+            Operation("listHealth", "GET", f"{_A}/health", lake_health.list_health, ADMIN),
+            Operation(
+                "getTableHealth",
+                "GET",
+                f"{_A}/namespaces/{{namespace}}/tables/{{table}}/health",
+                lake_health.get_table_health,
+                ADMIN,
+            ),
             Operation("listDropped", "GET", f"{_A}/namespaces/{{namespace}}/dropped", admin.list_dropped, ADMIN),
             Operation(
                 "undropTable", "POST", f"{_A}/namespaces/{{namespace}}/undrop", admin.undrop_table, ADMIN, success=200
