@@ -80,17 +80,16 @@ def _flush(health: TableHealth) -> Advice | None:
 def _rewrite(health: TableHealth) -> Advice | None:
     share = health.heavy_gone / health.heavy_rows if health.heavy_rows else 0.0
     files = f"in {_many(health.heavy_files, 'file')}"
-    verb = "is" if health.heavy_files == 1 and health.heavy_gone == 1 else "are"
     return _advice(
         max(health.heavy_gone / REWRITE_ROWS, health.heavy_files / REWRITE_FILES),
         "rewrite",
-        f"{share:.0%} of rows {files} {verb} deleted",
+        f"{share:.0%} of rows {files} are deleted",
         f"CALL ducklake_rewrite_data_files({_named(health)}, delete_threshold => {HEAVY_RATIO})",
     )
 
 
 def _compact(health: TableHealth) -> Advice | None:
-    tiny = f", {health.tiny_files:,} of the table's under 1 MiB" if health.tiny_files else ""
+    tiny = f"; the table has {health.tiny_files:,} under 1 MiB" if health.tiny_files else ""
     become = f"{health.mergeable_files:,} small files can become {health.merged_files:,}{tiny}"
     return _advice(
         (health.mergeable_files - health.merged_files) / COMPACT_FILES,

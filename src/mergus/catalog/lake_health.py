@@ -126,10 +126,10 @@ async def status(pool: Pool, settings: Settings) -> dict[str, Any]:
     }
 
 
-async def measure_all(pool: Pool, settings: Settings) -> tuple[CatalogHealth, Totals, int]:
+async def measure_all(pool: Pool, settings: Settings, *, merging: bool = True) -> tuple[CatalogHealth, Totals, int]:
     """And the number of views, of both sides."""
     totals = Totals()
-    async for page in pages(pool, settings):
+    async for page in pages(pool, settings, merging=merging):
         for table in page:
             totals.add(table)
     async with one_state(pool) as conn:
@@ -138,7 +138,12 @@ async def measure_all(pool: Pool, settings: Settings) -> tuple[CatalogHealth, To
 
 
 async def pages(
-    pool: Pool, settings: Settings, schema_name: str | None = None, only: int | None = None
+    pool: Pool,
+    settings: Settings,
+    schema_name: str | None = None,
+    only: int | None = None,
+    *,
+    merging: bool = True,
 ) -> AsyncGenerator[list[TableHealth]]:
     """Live tables in the order of their ids, all, or those of a schema, or one; never a connection held between."""
     after, is_last = -1, False
@@ -149,7 +154,7 @@ async def pages(
                 page = await health.tables(conn, after, schema_name, only)
                 wished = await tables.values_of(conn, TARGET_PROPERTY, [table.id for table in page.tables])
                 targets = {table: target_bytes(table, wished.get(table.id)) for table in page.tables}
-                found = await health.read(conn, settings.metadata_schema, targets)
+                found = await health.read(conn, settings.metadata_schema, targets, merging=merging)
         except TableGone:
             # dropped by a flush since this state of the lake: the next one has its rows in a file
             if time.monotonic() > until:
@@ -203,7 +208,7 @@ def _numbers_json(numbers: dict[str, int], deleted_ratio: float) -> dict[str, An
 
 async def measured(pool: Pool, settings: Settings) -> dict[str, Any]:
     """For metrics: what the leading listener says of the lake in its report."""
-    whole, totals, _ = await measure_all(pool, settings)
+    whole, totals, _ = await measure_all(pool, settings, merging=False)
     return {
         "measured-at": datetime.now(UTC).isoformat(),
         "tables": whole.tables,

@@ -232,8 +232,9 @@ async def tables(conn: Conn, after: int, schema_name: str | None = None, only: i
     return Page(found, len(found) < TABLES_IN_A_PAGE)
 
 
-async def read(conn: Conn, schema: str, targets: Mapping[LiveTable, int]) -> list[TableHealth]:
-    """Of a page of tables, with the size that each one's files should have. `schema` is that of DuckLake's tables."""
+async def read(conn: Conn, schema: str, targets: Mapping[LiveTable, int], *, merging: bool = True) -> list[TableHealth]:
+    """Of a page of tables, with the size that each one's files should have. `schema` is that of DuckLake's tables.
+    Without `merging` nobody looks for what can be merged, which is as much work as all else."""
     found = {table.id: TableHealth(table, target) for table, target in targets.items()}
     if not found:
         return []
@@ -249,7 +250,7 @@ async def read(conn: Conn, schema: str, targets: Mapping[LiveTable, int]) -> lis
     }
     for table_id, *numbers in await (await conn.execute(FILES, key)).fetchall():
         _put(found[table_id], *(int(number or 0) for number in numbers))
-    for table_id, files, left in await (await conn.execute(MERGEABLE, key)).fetchall():
+    for table_id, files, left in await (await conn.execute(MERGEABLE, key)).fetchall() if merging else ():
         found[table_id].mergeable_files, found[table_id].merged_files = int(files), int(left)
     for health in found.values():
         # of files that are there
