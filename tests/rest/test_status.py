@@ -1,5 +1,6 @@
 """`/v1/{prefix}/admin/status` and `…/health`: numbers as DuckDB itself has them, before and after it mends them."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -7,9 +8,11 @@ from urllib.parse import quote
 import duckdb
 import pytest
 
+from mergus.catalog.advice import advise_catalog
+from mergus.ducklake.health import CatalogHealth
 from tests.support import lakes, servers
 from tests.support.lakes import TestLake
-from tests.support.listeners import wait_until_caught_up
+from tests.support.listeners import eventually, metrics, wait_until_caught_up
 from tests.support.servers import Server, error_of
 
 STATUS, HEALTH = "/v1/lake/admin/status", "/v1/lake/admin/health"
@@ -317,3 +320,23 @@ def test_the_lake_of_now_is_meant_whenever(server: Server, db: duckdb.DuckDBPyCo
     db.execute("DROP TABLE later")
     assert error_of(server.http.get(path("once", prefix=f"lake@{then}"))) == (404, "NoSuchTableException")
     assert error_of(server.http.get("/v1/lake@99999999/admin/status")) == (404, "NoSuchWarehouseException")
+
+
+def test_what_the_catalog_is_advised_can_be_called(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+    old = datetime(2026, 1, 2, tzinfo=UTC)
+    advice = advise_catalog(CatalogHealth(1, 1, 0, 10**6, 0, 10**6, old, old, 10**6, old, "1.0", ""))
+    assert [one.action for one in advice] == ["expire", "cleanup"]
+    before = lake.snapshots()
+    for one in advice:
+        db.execute(one.call)
+    # nothing here is as old
+    assert lake.snapshots() == before
+
+
+def test_metrics_tell_of_the_lake(server: Server) -> None:
+    """`tests/catalog/test_lake_measured.py` has the numbers."""
+    names = ("tables", "snapshots", "data_files", "data_bytes", "small_files", "inlined_rows", "scheduled_files")
+    wanted = {f"mergus_lake_{name}" for name in (*names, "deleted_rows_ratio", "measured_timestamp_seconds")}
+    eventually(lambda: {name for name, _ in metrics(server) if name.startswith("mergus_lake_")} == wanted, 20)
+    reported = server.http.get("/v1/lake/admin/listener").json()["last-report"]["lake"]
+    assert reported["snapshots"] == metrics(server)["mergus_lake_snapshots", ()] > 0

@@ -152,8 +152,8 @@ async def pages(
         try:
             async with one_state(pool) as conn:
                 page = await health.tables(conn, after, schema_name, only)
-                wished = await tables.values_of(conn, TARGET_PROPERTY, [table.id for table in page.tables])
-                targets = {table: target_bytes(table, wished.get(table.id)) for table in page.tables}
+                wished = await tables.values_of(conn, TARGET_PROPERTY, [table.id for table in page])
+                targets = {table: target_bytes(table, wished.get(table.id)) for table in page}
                 found = await health.read(conn, settings.metadata_schema, targets, merging=merging)
         except TableGone:
             # dropped by a flush since this state of the lake: the next one has its rows in a file
@@ -163,8 +163,8 @@ async def pages(
             continue
         yield found
         until = time.monotonic() + FLUSH_SECONDS
-        is_last = page.is_last
-        after = page.tables[-1].id if page.tables else after
+        is_last = len(page) < health.TABLES_IN_A_PAGE
+        after = page[-1].id if page else after
 
 
 def target_bytes(table: LiveTable, wished: str | None) -> int:

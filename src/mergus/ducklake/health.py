@@ -7,8 +7,9 @@ with dropping an inlined table that somebody reads, and Postgres has room for so
 flush has dropped meanwhile fails the query (`TableGone`); then the page is to be read again.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -200,28 +201,21 @@ class CatalogHealth:
     created_by: str | None
 
 
-@dataclass(slots=True)
-class Page:
-    tables: list[LiveTable]
-    # whether there may be more behind it
-    is_last: bool = field(default=True)
-
-
 async def catalog(conn: Conn) -> CatalogHealth:
     row = await (await conn.execute(CATALOG)).fetchone()
     assert row is not None  # noqa: S101  (two aggregates)
     return CatalogHealth(*row)
 
 
-async def tables(conn: Conn, after: int, schema_name: str | None = None, only: int | None = None) -> Page:
-    """The live tables behind an id: a page of them, in the order of their ids; those of a schema, or one."""
+async def tables(conn: Conn, after: int, schema_name: str | None = None, only: int | None = None) -> list[LiveTable]:
+    """The live tables behind an id: a page of them, in the order of their ids; those of a schema, or one. A page that
+    is not full is the last."""
     key = {"after": after, "schema_name": schema_name, "only": only, "limit": TABLES_IN_A_PAGE}
     rows = await (await conn.execute(TABLES, key)).fetchall()
-    set_for: dict[tuple[str, str | None, int | None], str] = {}
-    for option, scope, scope_id, value in await (
-        await conn.execute(OPTIONS, {"ids": [row[0] for row in rows]})
-    ).fetchall():
-        set_for[option, scope, scope_id if scope else None] = value
+    options = await (await conn.execute(OPTIONS, {"ids": [row[0] for row in rows]})).fetchall()
+    set_for: dict[tuple[str, str | None, int | None], str] = {
+        (option, scope, scope_id if scope else None): value for option, scope, scope_id, value in options
+    }
     found: list[LiveTable] = []
     for table_id, schema_id, schema, name in rows:
         # it counts for the table, else for its schema, else for the lake
@@ -229,7 +223,7 @@ async def tables(conn: Conn, after: int, schema_name: str | None = None, only: i
         own, *wider = (number_of_bytes(set_for.get(("target_file_size", scope, of))) for scope, of in scopes)
         compacts = next((v for scope, of in scopes if (v := set_for.get(("auto_compact", scope, of)))), "true")
         found.append(LiveTable(table_id, schema, name, own, wider[0] or wider[1], compacts == "true"))
-    return Page(found, len(found) < TABLES_IN_A_PAGE)
+    return found
 
 
 async def read(conn: Conn, schema: str, targets: Mapping[LiveTable, int], *, merging: bool = True) -> list[TableHealth]:
@@ -261,6 +255,9 @@ async def read(conn: Conn, schema: str, targets: Mapping[LiveTable, int], *, mer
     return list(found.values())
 
 
+# Fits in a bigint, with room.
+_BYTES: Final = re.compile(r"0*[1-9][0-9]{0,17}")
+
 _COUNTED: Final = (
     *("data_files", "data_bytes", "small_files", "tiny_files", "file_rows", "delete_files", "delete_bytes"),
     *("deleted_rows", "gone_rows", "heavy_files", "heavy_rows", "heavy_gone", "historic_files", "historic_bytes"),
@@ -273,5 +270,5 @@ def _put(health: TableHealth, *numbers: int) -> None:
 
 
 def number_of_bytes(text: str | None) -> int | None:
-    """What is not a number of bytes is nobody's wish."""
-    return int(text) if text is not None and text.isdecimal() and 0 < int(text) < 2**63 else None
+    """What is not a number of bytes is nobody's wish. A client may have set it, to anything."""
+    return int(text) if text is not None and _BYTES.fullmatch(text) else None
