@@ -24,6 +24,7 @@ COMMANDS = [
     "dev",
     "config",
     "properties",
+    "status",
     "smoke",
     "clients",
     "grants",

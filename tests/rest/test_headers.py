@@ -131,11 +131,13 @@ def test_who_asks_for_existence_gets_no_body(operation: Operation, namespace: st
 def paged(server: Server, lake: Any) -> None:
     """Two of everything that can be listed."""
     with lake.duckdb() as db:
-        db.execute("CREATE SCHEMA paged")
+        db.execute("CREATE SCHEMA paged; SET ducklake_default_data_inlining_row_limit = 5000")
         for name in "ab":
             db.execute(f"CREATE TABLE paged.{name}(i INTEGER); CREATE VIEW paged.v_{name} AS SELECT 1 AS i")
             db.execute(f"CREATE MACRO paged.{name}(x) AS x")
             db.execute(f"CREATE TABLE paged.gone_{name}(i INTEGER); DROP TABLE paged.gone_{name}")
+            # more than a table should have waiting in Postgres
+            db.execute(f"INSERT INTO paged.{name} SELECT * FROM range(2000)")
             assert server.http.post("/v1/lake/admin/tags", json={"name": f"paged_{name}"}).status_code == 200
             grant = {"grantee": f"role:paged_{name}", "grant": "catalog:r"}
             assert server.http.post("/v1/lake/admin/grants", json=grant).status_code == 200

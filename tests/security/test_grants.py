@@ -132,6 +132,18 @@ def test_who_administers_a_namespace_grants_what_is_in_it(guarded: Guarded) -> N
         assert error_of(answer) == (400, "BadRequestException")
 
 
+def test_who_administers_a_table_sees_how_it_is_and_not_how_the_lake_is(guarded: Guarded) -> None:
+    caller = guarded.as_client(new_name(), "ns:sales:admin", "ns:salesman:r")
+    admin = "/v1/lake/admin"
+    found = caller.http.get(f"{admin}/namespaces/sales/tables/t1/health")
+    assert (found.status_code, found.json()["identifier"]["name"]) == (200, "t1")
+    assert error_of(caller.http.get(f"{admin}/namespaces/salesman/tables/t/health")) == (403, "ForbiddenException")
+    assert error_of(caller.http.get(f"{admin}/namespaces/secret/tables/t/health")) == (404, "NoSuchTableException")
+    for what in ("status", "health"):
+        assert error_of(caller.http.get(f"{admin}/{what}")) == (403, "ForbiddenException")
+        assert guarded.admin.http.get(f"{admin}/{what}").status_code == 200
+
+
 def test_a_rename_drops_here_and_creates_there(guarded: Guarded) -> None:
     guarded.lake.duckdb().execute("CREATE TABLE sales.moved(i INTEGER)").close()
 

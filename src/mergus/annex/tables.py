@@ -8,6 +8,7 @@ from mergus.config import Settings
 from mergus.ducklake.connect import Conn
 
 READ_PROPERTIES: Final = "SELECT key, value FROM table_property WHERE table_id = %(table_id)s ORDER BY key"
+VALUES_OF: Final = "SELECT table_id, value FROM table_property WHERE key = %(key)s AND table_id = ANY(%(table_ids)s)"
 SET_PROPERTY: Final = """
     INSERT INTO table_property (table_id, key, value) VALUES (%(table_id)s, %(key)s, %(value)s)
     ON CONFLICT (table_id, key) DO UPDATE SET value = excluded.value
@@ -56,6 +57,12 @@ def made_channel(settings: Settings) -> str:
 
 async def read_properties(conn: Conn, table_id: int) -> dict[str, str]:
     found = await conn.execute(READ_PROPERTIES, {"table_id": table_id})
+    return dict(await found.fetchall())  # pyright: ignore[reportArgumentType,reportCallIssue]
+
+
+async def values_of(conn: Conn, key: str, table_ids: Sequence[int]) -> dict[int, str]:
+    """One property of many tables, of those that have it."""
+    found = await conn.execute(VALUES_OF, {"key": key, "table_ids": list(table_ids)})
     return dict(await found.fetchall())  # pyright: ignore[reportArgumentType,reportCallIssue]
 
 

@@ -44,6 +44,11 @@ IS_SHOWN: Final = timed(f"""
     WHERE view_uuid = %(uuid)s AND {SHOWN.replace("%(schema_id)s", "v.schema_id")}
       AND EXISTS (SELECT FROM ducklake_schema s WHERE s.schema_id = v.schema_id AND {{visible}})
 """)
+COUNT: Final = timed(f"""
+    SELECT count(*) FROM iceberg_view v
+    WHERE name IS NOT NULL AND {SHOWN.replace("%(schema_id)s", "v.schema_id")}
+      AND EXISTS (SELECT FROM ducklake_schema s WHERE s.schema_id = v.schema_id AND {{visible}})
+""")
 
 INSERT: Final = """
     INSERT INTO iceberg_view (view_uuid, schema_id, name, metadata, begin_snapshot)
@@ -97,6 +102,12 @@ async def find_clash(conn: Conn, schema_id: int, name: str) -> str | None:
 async def is_shown(conn: Conn, uuid: UUID) -> bool:
     """Whether there is a view of this uuid that is ours alone."""
     return (await conn.execute(IS_SHOWN.now, {"uuid": uuid})).rowcount > 0
+
+
+async def count_ours(conn: Conn) -> int:
+    """Of those that are ours alone."""
+    row = await (await conn.execute(COUNT.now)).fetchone()
+    return 0 if row is None else int(row[0])
 
 
 async def write(conn: Conn, since: int, uuid: UUID, metadata: str, alone: tuple[int, str] | None) -> None:

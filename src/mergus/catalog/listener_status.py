@@ -27,12 +27,19 @@ async def listener_status(lake: Lake, ctx: RequestContext) -> dict[str, Any]:
     await authorise(ctx, None)
     status = await _read(lake, SHOWN_FAILURES)
     return {
+        **standing_json(status),
+        "last-report": {"by": status.leader, "at": _text(status.reported_at), **(status.report or {})},
+    }
+
+
+def standing_json(status: Status) -> dict[str, Any]:
+    """Who leads, how far everything is, and what fails."""
+    return {
         "leader": {"name": status.leader, "since": _text(status.leader_since)} if status.is_led else None,
         "head": {"snapshot-id": status.head_id, "epoch": status.epoch},
         "done": {"snapshot-id": status.done_id, "epoch": status.done_epoch} if status.is_known else None,
         "lag": {"snapshots": status.snapshots_behind, "seconds": _seconds(status)},
         "failing": [_failure(f) for f in status.failing],
-        "last-report": {"by": status.leader, "at": _text(status.reported_at), **(status.report or {})},
     }
 
 
@@ -55,6 +62,32 @@ async def measure(lake: Lake) -> Sequence[Metric]:
         _gauge("mergus_listener_lag_snapshots", "Snapshots that are not all on storage.", status.snapshots_behind),
         _gauge("mergus_listener_lag_seconds", "Age of the oldest of them.", _seconds(status)),
         failing,
+        *_of_the_lake(status),
+    ]
+
+
+# By what the leader calls them in its report.
+LAKE_GAUGES: Final = {
+    "tables": ("mergus_lake_tables", "Live tables."),
+    "snapshots": ("mergus_lake_snapshots", "Snapshots that are not expired."),
+    "data-files": ("mergus_lake_data_files", "Live data files of all tables."),
+    "data-bytes": ("mergus_lake_data_bytes", "Bytes in them."),
+    "small-files": ("mergus_lake_small_files", "Of them, those under a quarter of their table's target size."),
+    "inlined-rows": ("mergus_lake_inlined_rows", "Live rows that wait in Postgres to be flushed."),
+    "scheduled-files": ("mergus_lake_scheduled_files", "Files that DuckLake's cleanup is to delete."),
+    "deleted-rows-ratio": ("mergus_lake_deleted_rows_ratio", "Share of the rows in data files that are deleted."),
+}
+
+
+def _of_the_lake(status: Status) -> list[Metric]:
+    """As the leader has measured it. What one measured that is gone by now says nothing of the lake of today."""
+    found: dict[str, Any] = (status.report or {}).get("lake") or {}
+    if not status.is_led or not found:
+        return []
+    measured_at = datetime.fromisoformat(found["measured-at"]).timestamp()
+    return [
+        *(_gauge(name, what, found[key]) for key, (name, what) in LAKE_GAUGES.items()),
+        _gauge("mergus_lake_measured_timestamp_seconds", "When the leading listener measured it.", measured_at),
     ]
 
 

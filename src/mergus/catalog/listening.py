@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 
 from mergus.catalog.lake import FOR_READERS, Lake
+from mergus.catalog.lake_health import measured
 from mergus.catalog.served_tables import BEHIND_AT_ONCE
 from mergus.maintenance.worker import Worker
 from mergus.materialise.listener import Listener
@@ -16,7 +17,8 @@ async def listening(lake: Lake, *, stands: bool) -> AsyncGenerator[None]:
     """Meanwhile the process hears of commits. `stands`: it leads when it is its turn."""
     # what the listener does never takes the last connections
     most = max(1, lake.settings.pool_max - FOR_READERS - 2 * BEHIND_AT_ONCE)
-    listener = Listener(lake.settings, lake.tables, min(lake.settings.listener_tables, most), stands)
+    at_once = min(lake.settings.listener_tables, most)
+    listener = Listener(lake.settings, lake.tables, at_once, stands, lambda: measured(lake.pool, lake.settings))
     async with _beside(listener.run()):
         yield
 

@@ -43,6 +43,11 @@ MOST_SNAPSHOTS: Final = 10_000
 REPORT_SECONDS: Final = 0.5
 PROGRESS_SECONDS: Final = 5.0
 SAID_SECONDS: Final = 10.0
+# The lake is measured once a minute at most, and for a hundredth of the time at most, however large it is.
+MEASURE_SECONDS: Final = 60.0
+MEASURE_SHARE: Final = 0.01
+
+Measure = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class Tables(Protocol):
@@ -62,6 +67,8 @@ class Listener:
     at_once: int
     # whether it would lead
     stands: bool
+    # numbers of the lake, for who leads to tell; `measured-at` among them
+    measure: Measure
     # what it saw last of the lake: if that is gone, Postgres has come back from a backup
     _seen: Head | None = None
 
@@ -96,7 +103,7 @@ class Listener:
         # what the leader puts on storage is ready here already
         await unlisten(conn, made)
         await listen(conn, channel(self.settings))
-        leader = await Leader.begin(conn, served, self.at_once, self._seen)
+        leader = await Leader.begin(conn, served, self.at_once, self._seen, self.measure)
         try:
             await leader.lead()
         finally:
@@ -114,6 +121,8 @@ class Leader:
     served: Tables
     at_once: int
     backlog: Backlog
+    measure: Measure
+    _lake: dict[str, Any] | None = None
     _state: tuple[int, int, int, int] | None = None
     _working: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _causes: Causes = field(default_factory=Causes)
@@ -125,7 +134,7 @@ class Leader:
     _progress_at: float = field(default_factory=time.monotonic)
 
     @classmethod
-    async def begin(cls, conn: Conn, served: Tables, at_once: int, before: Head | None) -> "Leader":
+    async def begin(cls, conn: Conn, served: Tables, at_once: int, before: Head | None, measure: Measure) -> "Leader":
         """Where the one before it ended, unless the lake is not the one that this process saw before."""
         done = await annex.read_done(conn)
         if before is not None and not await snapshots.is_still(conn, before):
@@ -135,11 +144,12 @@ class Leader:
         backlog.resume(await annex.read_failures(conn))
         await annex.lead(conn, f"{socket.gethostname()}:{os.getpid()}")
         log.info("this listener leads: all is done up to snapshot %s", "none" if done is None else done.snapshot_id)
-        return cls(conn, served, at_once, backlog)
+        return cls(conn, served, at_once, backlog, measure)
 
     async def lead(self) -> None:
         """Until the connection breaks, and the lead is lost with it."""
         LISTENER_LEADS.set(1)
+        measuring = asyncio.create_task(self._measure())
         try:
             while True:
                 await self._look()
@@ -152,8 +162,20 @@ class Leader:
                 LISTENER_TABLES.labels(state).set(0)
             log.info("this listener does not lead any more")
             self.at_once = 0
-            for task in (*self._working, *self._histories):
+            for task in (*self._working, *self._histories, measuring):
                 task.cancel()
+
+    async def _measure(self) -> None:
+        """Beside all else, on another connection: whatever comes of it, tables go on. The next report tells it."""
+        while True:
+            began = time.monotonic()
+            try:
+                self._lake = await self.measure()
+            except Exception as e:
+                foreseen = isinstance(e, psycopg.Error | MergusError | OSError)
+                log.warning("the lake could not be measured: %s", e, exc_info=None if foreseen else e)
+            took = time.monotonic() - began
+            await asyncio.sleep(max(MEASURE_SECONDS, took / MEASURE_SHARE))
 
     async def _look(self) -> None:
         """Finds out what has changed since the last time."""
@@ -254,7 +276,8 @@ class Leader:
         for state, number in numbers.items():
             LISTENER_TABLES.labels(state).set(number)
         self._say_progress(now, numbers, self.backlog.seen.snapshot_id + 1 - missing_from)
-        known = (missing_from, self.backlog.epoch, self._made, *numbers.values())
+        lake = self._lake
+        known = (missing_from, self.backlog.epoch, self._made, *numbers.values(), lake and lake["measured-at"])
         if not (self.backlog.failed or self.backlog.cured) and known == self._reported:
             return
         failed, self.backlog.failed = self.backlog.failed, {}
@@ -267,6 +290,7 @@ class Leader:
             "objects-written": work.objects,
             "bytes-written": work.bytes,
             "stages": {name: {"times": n, "seconds": round(s, 6)} for name, (n, s) in sorted(work.stages.items())},
+            "lake": lake,
         }
         await annex.report(self.conn, missing_from - 1, self.backlog.epoch, report, list(failed.values()), cured)
         self._reported, self._reported_at = known, now

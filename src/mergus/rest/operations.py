@@ -21,6 +21,7 @@ from mergus.rest import (
     functions,
     health,
     jobs,
+    lake_health,
     namespaces,
     oauth,
     reports,
@@ -112,6 +113,9 @@ OPERATIONS = (
         replace(operation, announced=False)
         for operation in (
             Operation("getListener", "GET", f"{_A}/listener", admin.get_listener, ADMIN),
+            Operation("getStatus", "GET", f"{_A}/status", lake_health.get_status, ADMIN),
+            Operation("listHealth", "GET", f"{_A}/health", lake_health.list_health, ADMIN),
+            Operation("getTableHealth", "GET", f"{_AN}/tables/{{table}}/health", lake_health.get_table_health, ADMIN),
             Operation("listDropped", "GET", f"{_AN}/dropped", admin.list_dropped, ADMIN),
             Operation("undropTable", "POST", f"{_AN}/undrop", admin.undrop_table, ADMIN, success=200),
             Operation("listReports", "GET", f"{_AN}/tables/{{table}}/reports", reports.list_reports, ADMIN),
