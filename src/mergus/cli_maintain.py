@@ -50,6 +50,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done,
 )
 @click.option("--delete-ratio", type=click.FloatRange(0, 1), help="Rewrite files of which more than this is deleted.")
 @click.option("--max-files", type=click.IntRange(min=1), help="Merge no more files than this of a table.")
+@_dry_run
 @_json
 def compact(
     namespace: str | None,
@@ -57,10 +58,16 @@ def compact(
     steps: tuple[str, ...],
     delete_ratio: float | None,
     max_files: int | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Flush inlined rows, rewrite files with many deletes, merge small ones: of a TABLE, a NAMESPACE, or everything."""
-    given = {"steps": list(steps) or None, "delete-ratio": delete_ratio, "max-files": max_files}
+    given = {
+        "steps": list(steps) or None,
+        "delete-ratio": delete_ratio,
+        "max-files": max_files,
+        "dry-run": dry_run or None,
+    }
     _run("compact", given, namespace, table, as_json=as_json)
 
 

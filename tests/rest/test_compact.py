@@ -71,6 +71,21 @@ def test_a_table(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) 
     assert done == {"namespace": ["one"], "table": "t"}
 
 
+def test_a_dry_run_tells_and_does_nothing(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    small_files(db, "dry")
+    db.execute("DELETE FROM dry.t WHERE i >= 300 AND i < 380")
+    before = lake.snapshots()
+    job = compact(server, "namespaces", "dry", "tables", "t", **{"dry-run": True}).json()
+    told = {"would-flush-rows": 1, "would-flush-deletes": 1, "would-rewrite-files": 1}
+    assert job["tables"] == [
+        {"namespace": ["dry"], "table": "t", **told, "would-merge-files": 2, "would-merge-into": 1}
+    ]
+    assert lake.snapshots() == before
+    (done,) = compact(server, "namespaces", "dry", "tables", "t").json()["tables"]
+    assert (done["flushed-rows"], done["rewritten-files"]) == (1, 1)
+    assert content(lake, server, "dry") == {-1, *range(300), *range(380, 400)} - {7}
+
+
 def test_files_with_many_deletes_are_rewritten(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
     small_files(db, "many")
     db.execute("DELETE FROM many.t WHERE i >= 0 AND i % 100 < 40")

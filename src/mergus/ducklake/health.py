@@ -226,9 +226,16 @@ async def tables(conn: Conn, after: int, schema_name: str | None = None, only: i
     return found
 
 
-async def read(conn: Conn, schema: str, targets: Mapping[LiveTable, int], *, merging: bool = True) -> list[TableHealth]:
+async def read(
+    conn: Conn,
+    schema: str,
+    targets: Mapping[LiveTable, int],
+    *,
+    merging: bool = True,
+    heavy: float = HEAVY_RATIO,
+) -> list[TableHealth]:
     """Of a page of tables, with the size that each one's files should have. `schema` is that of DuckLake's tables.
-    Without `merging` nobody looks for what can be merged, which is as much work as all else."""
+    Files of which `heavy` or more is deleted are heavy. Without `merging` nobody looks for what can be merged, which is as much work as all else."""
     found = {table.id: TableHealth(table, target) for table, target in targets.items()}
     if not found:
         return []
@@ -240,7 +247,7 @@ async def read(conn: Conn, schema: str, targets: Mapping[LiveTable, int], *, mer
         "counts": [number for _, _, number in deletes],
         "small": SMALL_SHARE,
         "tiny": TINY_BYTES,
-        "heavy": HEAVY_RATIO,
+        "heavy": heavy,
     }
     for table_id, *numbers in await (await conn.execute(FILES, key)).fetchall():
         _put(found[table_id], *(int(number or 0) for number in numbers))

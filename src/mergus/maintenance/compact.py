@@ -18,6 +18,7 @@ from mergus.ducklake.targets import Target
 from mergus.ducklake.upkeep import CallFailed, Compacted, GaveWay
 from mergus.faults import point
 from mergus.iceberg.namespace import Namespace
+from mergus.maintenance.needs import measure, needs, prospect
 from mergus.maintenance.policy import ICEBERGS, MAX_FILES, PREFIX, Policy, policy_of
 from mergus.maintenance.work import PutOff, Work
 
@@ -79,8 +80,15 @@ async def _table(work: Work, target: Target, properties: Properties) -> Result:
 
 
 async def _steps(work: Work, target: Target, policy: Policy) -> Result:
+    table = await measure(work.pool, work.settings, target.table_id, policy)
+    if table is None:
+        return {"left-alone": "it has been dropped"}
+    if work.is_dry:
+        return prospect(policy.steps, table)
     result: Result = {}
     for step in policy.steps:
+        if not needs(step, table, is_changed=bool(result)):
+            continue
         try:
             result |= await _STEPS[step](work, target, policy)
         except GaveWay:

@@ -1,0 +1,54 @@
+"""What a table needs, from its numbers: most tables of a lake need nothing most of the time, and are not touched."""
+
+import asyncio
+import time
+from typing import Any, Final
+
+from mergus.config import Settings
+from mergus.ducklake import health
+from mergus.ducklake.connect import Pool, one_state
+from mergus.ducklake.health import TableHealth
+from mergus.errors import TableGone
+from mergus.maintenance.policy import Policy
+
+# A flush drops several tables of inlined rows, and each look may meet another.
+_FLUSH_SECONDS: Final = 5.0
+
+
+async def measure(pool: Pool, settings: Settings, table_id: int, policy: Policy) -> TableHealth | None:
+    """None if it has been dropped."""
+    until = time.monotonic() + _FLUSH_SECONDS
+    while True:
+        try:
+            async with one_state(pool) as conn:
+                found = await health.tables(conn, -1, only=table_id)
+                if not found:
+                    return None
+                wished = found[0].own_target or policy.target_size or found[0].wider_target
+                sizes = {found[0]: wished or health.DEFAULT_TARGET_BYTES}
+                return (await health.read(conn, settings.metadata_schema, sizes, heavy=policy.delete_ratio))[0]
+        except TableGone:
+            if time.monotonic() > until:
+                raise
+            await asyncio.sleep(0.02)
+
+
+def needs(step: str, table: TableHealth, *, is_changed: bool) -> bool:
+    """Whether a step could do anything. `is_changed`: one before it did, so the numbers are old."""
+    if step == "flush":
+        return bool(table.inlined_rows or table.inlined_ended or table.inlined_deletes)
+    # where it is turned off DuckLake does neither, whoever asks
+    if not table.table.compacts:
+        return False
+    return is_changed or (table.gone_rows > 0 if step == "rewrite" else table.data_files > 1)
+
+
+def prospect(steps: tuple[str, ...], table: TableHealth) -> dict[str, Any]:
+    """What would be done, as far as that can be told before; rewritten files may be merged as well."""
+    told = {
+        "flush": {"would-flush-rows": table.inlined_rows, "would-flush-deletes": table.inlined_deletes},
+        "rewrite": {"would-rewrite-files": table.heavy_files},
+        "merge": {"would-merge-files": table.mergeable_files, "would-merge-into": table.merged_files},
+    }
+    wanted = [told[step] for step in steps if step == "flush" or table.table.compacts]
+    return {key: number for part in wanted for key, number in part.items() if number}
