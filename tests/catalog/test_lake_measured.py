@@ -10,6 +10,7 @@ from mergus.catalog import lake_health
 from mergus.catalog.lake import Lake, open_lake
 from mergus.catalog.listener_status import LAKE_GAUGES, measure
 from mergus.catalog.listening import listening
+from mergus.ducklake import inlined_counts
 from mergus.materialise import listener
 from mergus.metrics import exposition
 from tests.support import lakes
@@ -105,6 +106,16 @@ def test_a_flush_meanwhile_is_met_again_in_a_file(monkeypatch: pytest.MonkeyPatc
             found = [table async for page in lake_health.pages(lake.pool, lake.settings) for table in page]
             assert met
             assert [(t.rows, t.inlined_rows) for t in found] == [(4, 0)]
+            await in_pages(made, lake)
+
+    async def in_pages(made: TestLake, lake: Lake) -> None:
+        with made.duckdb() as db:
+            for rows in range(1, 6):
+                db.execute(f"CREATE TABLE t{rows}(i INTEGER); INSERT INTO t{rows} SELECT * FROM range({rows})")
+        monkeypatch.setattr(lake_health.health, "TABLES_IN_A_PAGE", 2)
+        monkeypatch.setattr(inlined_counts, "COUNTED_AT_ONCE", 1)
+        found = [[t.inlined_rows for t in page] async for page in lake_health.pages(lake.pool, lake.settings)]
+        assert found == [[0, 1], [2, 3], [4, 5], []]
 
     with lakes.lake() as made:
         asyncio.run(story(made))

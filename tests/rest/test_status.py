@@ -226,10 +226,9 @@ def test_the_size_that_is_wanted_is_the_tables_own(
         assert target() == (3_000_000, 1)
         # what is no number is nobody's wish
         lake.sql("DELETE FROM ducklake_metadata WHERE key = 'target_file_size' AND scope = 'table'")
-        lake.sql(
-            "UPDATE table_property SET value = 'large' WHERE key LIKE 'write.target%%'",
-        )
-        assert target() == (1000, 0)
+        for odd in ("large", "0", "-1", "1e9", "9" * 19, "9" * 5000, ""):
+            lake.sql("UPDATE table_property SET value = %s WHERE key = 'write.target-file-size-bytes'", odd)
+            assert target() == (1000, 0)
     finally:
         lake.sql("DELETE FROM ducklake_metadata WHERE key = 'target_file_size'")
 
