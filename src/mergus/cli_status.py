@@ -27,7 +27,7 @@ def status(namespace: str | None, table: str | None, as_json: bool) -> None:
     """Show how the lake is, and what would do it good.
 
     Of the whole lake, with the tables that need something, the worst first; of the tables of NAMESPACE (its DuckLake
-    schema); or of one TABLE in it. Advice comes with the call of a DuckDB session that has attached the lake as `lake`.
+    schema); or of one TABLE in it. Advice comes with the command that follows it.
     """
     settings = load_settings()
     _check(settings)
@@ -110,6 +110,7 @@ async def _tables(
 
 def _show_whole(found: dict[str, Any]) -> None:
     snapshots, scheduled, listener = found["snapshots"], found["scheduled-for-deletion"], found["listener"]
+    jobs = found["jobs"]
     leads = f"{listener['leader']['name']} leads" if listener["leader"] else "nobody leads"
     failing = f", {_many(len(listener['failing']), 'table')} failing" if listener["failing"] else ""
     _show_pairs(
@@ -123,6 +124,7 @@ def _show_whole(found: dict[str, Any]) -> None:
             **_numbers(found),
             "to be deleted": f"{_many(scheduled['files'], 'file')} scheduled"
             + (f", since {_time(scheduled['since'])}" if scheduled["since"] else ""),
+            "jobs": f"{jobs['waiting']:,} waiting, {jobs['running']:,} running, {jobs['failed']:,} failed within a day",
             "listener": f"{leads}, {_many(listener['lag']['snapshots'], 'snapshot')} behind{failing}",
         }
     )
@@ -175,7 +177,7 @@ def _show_pairs(pairs: dict[str, str]) -> None:
 def _show_advice(advice: Sequence[dict[str, Any]]) -> None:
     for one in advice:
         click.echo(f"→ {one['action']}: {one['reason']}")
-        click.echo(f"  {_plain(one['call'])}")
+        click.echo(f"  {_plain(one['command'])}")
 
 
 def _show_tables(tables: Sequence[dict[str, Any]]) -> None:

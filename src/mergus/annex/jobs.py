@@ -77,6 +77,14 @@ LIST: Final = f"""
 """
 FORGET: Final = "DELETE FROM job WHERE ended_at < now() - make_interval(secs => %(seconds)s)"
 
+# Of those that failed, what has happened within a day.
+STANDING: Final = """
+    SELECT count(*) FILTER (WHERE state = 'waiting'), count(*) FILTER (WHERE state = 'running'),
+           count(*) FILTER (WHERE state = 'failed'),
+           (SELECT error FROM job WHERE state = 'failed' ORDER BY ended_at DESC LIMIT 1)
+    FROM job WHERE state IN ('waiting', 'running') OR (state = 'failed' AND ended_at > now() - interval '1 day')
+"""
+
 NOTE_TABLE: Final = """
     INSERT INTO job_table (job_id, table_id, result) VALUES (%(job_id)s, %(table_id)s, %(result)s)
     ON CONFLICT (job_id, table_id) DO UPDATE SET result = excluded.result
@@ -179,6 +187,12 @@ async def read(conn: Conn, before: int | None = None, limit: int | None = None) 
     """The newest first."""
     found = await conn.execute(LIST, {"before": before, "limit": limit})
     return [Job(*row) for row in await found.fetchall()]
+
+
+async def standing(conn: Conn) -> dict[str, Any]:
+    """How many wait, run, and have failed within a day, and what the last one that failed said."""
+    row = await (await conn.execute(STANDING)).fetchone()
+    return dict(zip(("waiting", "running", "failed", "last-error"), row or (0, 0, 0, None), strict=True))
 
 
 async def forget(conn: Conn, seconds: float) -> None:

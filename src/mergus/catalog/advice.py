@@ -1,12 +1,13 @@
 """What would do a lake good, told from its numbers, without I/O.
 
-Each piece of advice names an action, why it is advised, and the call of a DuckDB session that does it; `lake` in it is
-the name under which that session has attached the lake. What is advised helps: files that DuckLake would not merge are
-not advised to be merged. Nothing is done by itself.
+Each piece of advice names an action, why it is advised, the command of ours that does it, and the call of a DuckDB
+session that does the same; `lake` in it is the name under which that session has attached the lake. What is advised
+helps: files that DuckLake would not merge are not advised to be merged. Nothing is done by itself.
 
 A piece of advice has a weight, how many times a number is over its mark. What has none is well.
 """
 
+import shlex
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -34,6 +35,7 @@ class Advice:
     action: str
     reason: str
     call: str
+    command: str
     weight: float
 
     def __str__(self) -> str:
@@ -61,7 +63,10 @@ def weight(advice: list[Advice]) -> float:
 
 
 def advice_json(advice: list[Advice]) -> list[dict[str, Any]]:
-    return [{"action": a.action, "reason": a.reason, "call": a.call, "weight": a.weight} for a in advice]
+    return [
+        {"action": a.action, "reason": a.reason, "call": a.call, "command": a.command, "weight": a.weight}
+        for a in advice
+    ]
 
 
 def _flush(health: TableHealth) -> Advice | None:
@@ -74,6 +79,7 @@ def _flush(health: TableHealth) -> Advice | None:
         "flush",
         f"{' and '.join(waiting)} waiting",
         f"CALL ducklake_flush_inlined_data('lake', {named})",
+        _step(health, "flush"),
     )
 
 
@@ -85,6 +91,7 @@ def _rewrite(health: TableHealth) -> Advice | None:
         "rewrite",
         f"{share:.0%} of rows {files} are deleted",
         f"CALL ducklake_rewrite_data_files({_named(health)}, delete_threshold => {HEAVY_RATIO})",
+        _step(health, "rewrite"),
     )
 
 
@@ -96,6 +103,7 @@ def _compact(health: TableHealth) -> Advice | None:
         "compact",
         become,
         f"CALL ducklake_merge_adjacent_files({_named(health)})",
+        _step(health, "merge"),
     )
 
 
@@ -106,6 +114,7 @@ def _expire(health: CatalogHealth) -> Advice | None:
         "expire",
         f"{_many(health.snapshots, 'snapshot')}{since}",
         "CALL ducklake_expire_snapshots('lake', older_than => now() - INTERVAL '7 days')",
+        "expire --older-than 7d",
     )
 
 
@@ -116,12 +125,17 @@ def _cleanup(health: CatalogHealth) -> Advice | None:
         "cleanup",
         f"{_many(health.scheduled_files, 'file')} scheduled for deletion{since}",
         "CALL ducklake_cleanup_old_files('lake', older_than => now() - INTERVAL '1 day')",
+        "compact",
     )
 
 
-def _advice(over: float, action: str, reason: str, call: str) -> Advice | None:
+def _advice(over: float, action: str, reason: str, call: str, command: str) -> Advice | None:
     """None below the mark."""
-    return Advice(action, reason, call, round(over, 2)) if over >= 1 else None
+    return Advice(action, reason, call, f"mergus maintain {command}", round(over, 2)) if over >= 1 else None
+
+
+def _step(health: TableHealth, step: str) -> str:
+    return shlex.join(["compact", "--step", step, "--", health.table.schema_name, health.table.name])
 
 
 def _named(health: TableHealth) -> str:

@@ -17,7 +17,7 @@ import orjson
 from mergus import __version__
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
-from mergus.annex import listener, tables, views
+from mergus.annex import jobs, listener, tables, views
 from mergus.catalog import advice
 from mergus.catalog.advice import Advice, advice_json, advise_catalog, advise_table
 from mergus.catalog.find import find_asked
@@ -107,6 +107,7 @@ async def status(pool: Pool, settings: Settings) -> dict[str, Any]:
     whole, totals, number = await measure_all(pool, settings)
     async with one_state(pool) as conn:
         standing = await listener.status(conn, SHOWN_FAILURES)
+        standing_of_jobs = await jobs.standing(conn)
     return {
         "server": {"version": __version__},
         "ducklake": {"version": whole.version, "created-by": whole.created_by},
@@ -121,6 +122,7 @@ async def status(pool: Pool, settings: Settings) -> dict[str, Any]:
         "scheduled-for-deletion": {"files": whole.scheduled_files, "since": _time(whole.scheduled_since)},
         **_numbers_json(totals.sums, totals.deleted_ratio),
         "listener": standing_json(standing),
+        "jobs": standing_of_jobs,
         "tables-in-need": dict(totals.needs),
         "advice": advice_json(advise_catalog(whole)),
     }

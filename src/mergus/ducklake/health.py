@@ -235,7 +235,8 @@ async def read(
     heavy: float = HEAVY_RATIO,
 ) -> list[TableHealth]:
     """Of a page of tables, with the size that each one's files should have. `schema` is that of DuckLake's tables.
-    Files of which `heavy` or more is deleted are heavy. Without `merging` nobody looks for what can be merged, which is as much work as all else."""
+    Files of which `heavy` or more is deleted are heavy. Without `merging` nobody looks for what can be merged, which is
+    as much work as all else."""
     found = {table.id: TableHealth(table, target) for table, target in targets.items()}
     if not found:
         return []
