@@ -63,7 +63,7 @@ def test_it_shows_a_namespace_and_a_table(lake: TestLake) -> None:
     assert waiting.index("12,300 ") >= 0
     text = shown(lake.settings, "a.b", "t\x1b[31m")
     assert "→ compact: 13 small files can become 1" in text
-    assert "CALL ducklake_merge_adjacent_files('lake', 't\\x1b[31m', schema => 'a.b')" in text
+    assert "mergus maintain compact --step merge -- a.b 't\\x1b[31m'" in text
 
 
 def test_as_json_it_has_what_the_server_answers(lake: TestLake) -> None:

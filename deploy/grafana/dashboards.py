@@ -15,9 +15,8 @@ HERE: Final = Path(__file__).parent
 SCHEMA_VERSION: Final = 39
 WIDTH: Final = 24
 
-# Metrics that no panel shows, by how their names begin. The last two are told by jobs that look at the lake as a whole;
-# panels for them are rows of their own below.
-NOT_SHOWN: Final = ("mergus_lake_", "mergus_jobs_")
+# Metrics that no panel shows.
+NOT_SHOWN: Final = ("mergus_lake_measured_timestamp_seconds",)
 
 # Of this lake, and of the servers that are looked at. What is read from Postgres every server tells alike.
 HERE_ONLY: Final = 'job="$job",instance=~"$instance"'
@@ -357,9 +356,58 @@ REPORTS: Final = Row(
     ],
 )
 
+HEALTH: Final = Row(
+    "How the lake is",
+    [
+        Panel(
+            "Data files",
+            "Small ones are smaller than a quarter of what they should be: compaction makes few of them.",
+            [
+                (now("mergus_lake_data_files", "max", labels=LAKE), "all"),
+                (now("mergus_lake_small_files", "max", labels=LAKE), "small"),
+                (now("mergus_lake_scheduled_files", "max", labels=LAKE), "to be deleted"),
+            ],
+        ),
+        Panel(
+            "Inlined rows",
+            "In Postgres alone, until somebody flushes them.",
+            [(now("mergus_lake_inlined_rows", "max", labels=LAKE), "waiting")],
+        ),
+        Panel(
+            "Deleted rows",
+            "Of the rows in files, those that readers read for nothing.",
+            [(now("mergus_lake_deleted_rows_ratio", "max", labels=LAKE), "part")],
+            "percentunit",
+        ),
+        Panel("Bytes", "Of data files.", [(now("mergus_lake_data_bytes", "max", labels=LAKE), "data")], "bytes"),
+        Panel("Snapshots", "", [(now("mergus_lake_snapshots", "max", labels=LAKE), "live")]),
+        Panel("Tables", "", [(now("mergus_lake_tables", "max", labels=LAKE), "live")]),
+    ],
+)
+
+JOBS: Final = Row(
+    "Maintenance",
+    [
+        Panel(
+            "Jobs by what became of them",
+            "waiting: one gave way to writers, or let others go first, and goes on.",
+            [(rate("mergus_jobs_total", "kind, state"), "{{kind}} {{state}}")],
+            "ops",
+            width=12,
+        ),
+        Panel(
+            "Time of a job, 95 %",
+            "Without a break.",
+            [(quantile(0.95, "mergus_job_seconds", "kind"), "{{kind}}")],
+            "s",
+            width=12,
+        ),
+    ],
+)
+
 DASHBOARDS: Final[dict[str, tuple[str, Sequence[Row]]]] = {
     "mergus-overview": ("Mergus: overview", [AT_A_GLANCE, REQUESTS, COMMITS, ACCESS, POSTGRES, REPORTS]),
-    "mergus-storage": ("Mergus: listener and storage", [LISTENER, MATERIALISING, STORE]),
+    "mergus-storage": ("Mergus: listener and storage", [LISTENER, MATERIALISING, STORE, HEALTH, JOBS]),
 }
 
 
