@@ -77,15 +77,16 @@ def traceparent(flags: str = "01") -> tuple[str, str, str]:
     return trace_id, span_id, f"00-{trace_id}-{span_id}-{flags}"
 
 
-def assert_whole(spans: list[Span], root: str) -> None:
-    """Every span has its parent among them, or `root` for one, and says of itself what its kind has to."""
-    known = {span.id for span in spans}
-    assert len(known) == len(spans)
-    assert [span.name for span in spans if span.parent_id not in {*known, root}] == []
+def assert_conventional(spans: list[Span]) -> None:
+    """Each says of itself what its kind has to, once."""
+    assert len({span.id for span in spans}) == len(spans)
+    # of two processes that set signs to a table's metadata one gives way, and tries again
+    signing = {span.parent_id for span in spans if span["mergus.statement"] == "annex.tables.TRY_TO_SIGN"}
+    assert [(span.name, dict(span.attributes)) for span in spans if span.failed and span.id not in signing] == []
     for span in spans:
         assert span.said == ""
         assert span.end >= span.start
-        assert (span.resource["service.name"], span.failed) == ("mergus", False)
+        assert span.resource["service.name"] == "mergus"
         if span.name.startswith("S3."):
             assert (span.kind, span["rpc.system"], span["rpc.service"]) == ("client", "aws-api", "S3")
             assert span.name == f"S3.{span['rpc.method']}"
@@ -112,8 +113,8 @@ class TestACommitOfAClient:
         snapshot_id = traced.append("commits", [1, 2, 3], header)
         (work,) = traced.materialised(snapshot_id)
         (request,) = traced.collector.wait_for(lambda s: s.trace_id == trace_id and s.name == COMMIT)
-        spans = traced.collector.trace(trace_id)
-        assert_whole(spans, client)
+        spans = traced.collector.whole_trace(trace_id, client)
+        assert_conventional(spans)
         # what it asked before it committed is in its trace, too
         assert [s.name for s in spans if s.parent_id == client] == ["GET /v1/config", LOAD, COMMIT]
         spans = below(spans, request)
@@ -179,6 +180,7 @@ class TestACommitOfAClient:
             "SELECT commit_extra_info FROM ducklake_snapshot_changes WHERE snapshot_id = %s", unsampled
         )
         assert re.fullmatch(f"00-{trace_id}-[0-9a-f]{{16}}-00", json.loads(extra)["traceparent"])
+        listeners.wait_until_caught_up(traced.lake, 10)
         traced.materialised(traced.append("unsampled", [2]))
         listeners.wait_until_caught_up(traced.lake, 10)
         assert traced.collector.trace(trace_id) == []
@@ -187,6 +189,7 @@ class TestACommitOfAClient:
     def test_of_several_snapshots_is_one_piece_of_work(self, traced: Traced) -> None:
         """PyIceberg's overwrite is a delete and an append."""
         before = traced.append("overwritten", [1, 2])
+        listeners.wait_until_caught_up(traced.lake, 10)
         catalog = loads.catalog(traced.lake.settings, traced.server)
         catalog.load_table("main.overwritten").overwrite(pa.table({"i": [3]}, schema=SCHEMA))
         made = listeners.head(traced.lake)
@@ -246,8 +249,8 @@ class TestACommitOfDuckDB:
         for root, snapshot_id in ((created, inserted - 1), (work, inserted)):
             ((table_id,),) = traced.lake.sql("SELECT table_id FROM ducklake_table WHERE table_name = 'ducks'")
             assert (root.parent_id, root.kind, root["mergus.table.id"]) == ("", "consumer", table_id)
-            spans = traced.collector.trace(root.trace_id)
-            assert_whole(spans, "")
+            spans = traced.collector.whole_trace(root.trace_id, "")
+            assert_conventional(spans)
             assert {s.resource["process.pid"] for s in spans} == {traced.listener.process.pid}
             assert any(f"/snap-{snapshot_id}-" in key for key in objects_put(spans))
             assert any(s["mergus.statement"] == "annex.chains.WRITE" for s in spans)

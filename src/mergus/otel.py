@@ -122,14 +122,15 @@ class Otel:
 
     @contextmanager
     def work(self, name: str, causes: Sequence[tuple[int, Carrier]], attributes: Attributes) -> Generator[Live]:
-        """Of the causes that are in a trace, the first one's is continued; the traces of the others tell when the work
-        was done, and by which span."""
+        """Of the causes that are in a trace, the first one's is continued, if any is sampled the first of those; the
+        traces of the others tell when the work was done, and by which span."""
         told: dict[tuple[int, int], tuple[Context, list[int]]] = {}
         for snapshot_id, carrier in causes:
             theirs = _continued(carrier)
             if (found := _of(theirs)).is_valid:
                 told.setdefault((found.trace_id, found.span_id), (theirs, []))[1].append(snapshot_id)
-        (parent, _), *others = [*told.values()][: MOST_OTHERS + 1] or [(Context(), [])]
+        ranked = sorted(told.values(), key=lambda of: not _of(of[0]).trace_flags.sampled)
+        (parent, _), *others = ranked[: MOST_OTHERS + 1] or [(Context(), [])]
         links = [Link(_of(theirs)) for theirs, _ in others]
         span = self._consume(name, parent, [snapshot_id for snapshot_id, _ in causes], attributes, links)
         to_it = [Link(span.get_span_context())]

@@ -57,6 +57,17 @@ class Collector:
     def trace(self, trace_id: str) -> list[Span]:
         return sorted((s for s in self.spans if s.trace_id == trace_id), key=lambda s: s.start)
 
+    def whole_trace(self, trace_id: str, root: str, seconds: float = 15) -> list[Span]:
+        """As soon as every span has its parent among them, or `root` for one: those that end late are sent late."""
+        deadline = time.monotonic() + seconds
+        while True:
+            spans = self.trace(trace_id)
+            known = {root, *(span.id for span in spans)}
+            if not (lost := [span for span in spans if span.parent_id not in known]):
+                return spans
+            assert time.monotonic() < deadline, lost
+            time.sleep(0.05)
+
     def wait_for(self, wanted: Callable[[Span], bool], seconds: float = 15, count: int = 1) -> list[Span]:
         """Spans that are sent, or have been."""
         deadline = time.monotonic() + seconds
