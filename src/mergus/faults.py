@@ -15,7 +15,11 @@ Without the variable a point does nothing. Those of a commit, in order:
     commit.answered     the answer is made, not kept and not sent
     commit.kept         and kept for the key
 
-Operations other than commits of tables pass those from `commit.written` on.
+Operations other than commits of tables pass those from `commit.written` on. Those of a sweep of objects:
+
+    sweep.doomed        what is to go is known to all, nothing is deleted
+    sweep.held          nobody can write a chain of the table, right before some objects are deleted
+    sweep.deleted       and right after
 """
 
 import os
