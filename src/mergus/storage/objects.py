@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import obstore
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config, S3Credential, S3CredentialProvider
 
 LIST_AT_ONCE: Final = 1000
+# typed with a library that is not there
+_list: Any = obstore.list  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 @contextmanager
@@ -190,8 +192,7 @@ class Objects:
     async def list(self, directory: Location) -> AsyncGenerator[Sequence[Listed]]:
         """All that lies below, some at a time; what is not a Location is left out."""
         with _request("list"):
-            stream = obstore.list(self._store(directory), directory.key, chunk_size=LIST_AT_ONCE)
-            async for chunk in stream:
+            async for chunk in _list(self._store(directory), directory.key, chunk_size=LIST_AT_ONCE):
                 yield [found for meta in chunk if (found := _listed(directory, meta)) is not None]
 
     async def reachable(self, location: Location) -> None:
