@@ -9,7 +9,7 @@ is made from it, and every chain that is written waits for who holds the turn (`
 is among those that are looked at then (`kept_lists`).
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal, LiteralString
@@ -22,7 +22,8 @@ from mergus.ducklake.connect import Conn
 Kind = Literal["list", "metadata", "hint", "client"]
 
 ADD: Final = """
-    INSERT INTO garbage (table_id, path, kind) VALUES (%s, %s, 'client')
+    INSERT INTO garbage (table_id, path, kind)
+    SELECT %(table_id)s, path, 'client' FROM unnest(%(paths)s::text[]) AS given(path)
     ON CONFLICT (table_id, path) DO UPDATE SET since = excluded.since
 """
 
@@ -170,10 +171,9 @@ class Directory:
     staged: bool
 
 
-async def add(conn: Conn, table_id: int, paths: Iterable[str]) -> None:
+async def add(conn: Conn, table_id: int, paths: Collection[str]) -> None:
     """What a client's commit leaves behind."""
-    async with conn.cursor() as cursor:
-        await cursor.executemany(ADD, [(table_id, path) for path in paths])
+    await conn.execute(ADD, {"table_id": table_id, "paths": list(paths)})
 
 
 async def retire(conn: Conn, previous_versions: str, most_versions: int) -> None:
