@@ -18,6 +18,7 @@ from uuid import UUID
 from psycopg import sql
 
 from mergus.ducklake.connect import Conn
+from mergus.ducklake.listed_paths import one_spelling, spellings
 
 Kind = Literal["list", "metadata", "hint", "client"]
 
@@ -214,11 +215,18 @@ async def metadata_files(conn: Conn, table_ids: Sequence[int]) -> dict[str, int]
 
 
 async def statistics_among(conn: Conn, paths: Collection[str]) -> set[str]:
-    return {row[0] for row in await (await conn.execute(STATISTICS, {"paths": list(paths)})).fetchall()}
+    return await _among(conn, STATISTICS, paths)
 
 
 async def noted_among(conn: Conn, paths: Collection[str]) -> set[str]:
-    return {row[0] for row in await (await conn.execute(NOTED, {"paths": list(paths)})).fetchall()}
+    return await _among(conn, NOTED, paths)
+
+
+async def _among(conn: Conn, query: LiteralString, paths: Collection[str]) -> set[str]:
+    """By whatever spelling a client gave."""
+    asked = {one_spelling(path): path for path in paths}
+    found = await (await conn.execute(query, {"paths": spellings(paths, "")})).fetchall()
+    return {asked[plain] for (path,) in found if (plain := one_spelling(path)) in asked}
 
 
 async def kept_lists(

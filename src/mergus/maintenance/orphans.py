@@ -110,12 +110,15 @@ async def _chained(removal: Removal, directory: Directory, paths: Sequence[str],
     going = [path for path in paths if not reach.holds(path)]
     if not going:
         return
-    if removal.dry_run or not directory.table_ids:
+    async with connection(removal.pool) as conn:
+        # one may have been registered anew since the directory was found
+        table_ids = sorted({*directory.table_ids, *await garbage.sharing(conn, [directory.uuid])})
+    if removal.dry_run or not table_ids:
         # of a table that nobody has known nobody writes a chain
         await removal.plain("chained", going, garbage.noted_among)
         return
-    async with removal.turn(directory.table_ids, (), timedelta()):
-        await removal.chained("chained", directory.table_ids, going, reach)
+    async with removal.turn(table_ids, (), timedelta()):
+        await removal.chained("chained", table_ids, going, reach)
 
 
 async def _needed(removal: Removal, directory: Directory, conn: Conn, paths: Sequence[str]) -> set[str]:

@@ -43,11 +43,11 @@ CREATE TRIGGER chain_overwritten AFTER UPDATE ON chain FOR EACH ROW
 CREATE FUNCTION chains_gone() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     EXECUTE pg_catalog.format(
-        'INSERT INTO %I.garbage (table_id, path, kind) SELECT DISTINCT table_id, manifest_list, ''list'' FROM gone
+        'INSERT INTO %I.garbage (table_id, path, kind) SELECT DISTINCT table_id, manifest_list, ''list'' FROM gone ORDER BY 1, 2
          ON CONFLICT (table_id, path) DO UPDATE SET kind = excluded.kind, since = excluded.since, doomed = false',
         TG_TABLE_SCHEMA);
     EXECUTE pg_catalog.format(
-        'INSERT INTO %I.chain_replaced AS r (table_id, times) SELECT table_id, 1 FROM gone GROUP BY table_id
+        'INSERT INTO %I.chain_replaced AS r (table_id, times) SELECT table_id, 1 FROM gone GROUP BY 1 ORDER BY 1
          ON CONFLICT (table_id) DO UPDATE SET times = r.times + 1', TG_TABLE_SCHEMA);
     RETURN NULL;
 END
@@ -58,7 +58,7 @@ CREATE TRIGGER chains_gone AFTER DELETE ON chain REFERENCING OLD TABLE AS gone
 CREATE FUNCTION metadata_files_gone() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     EXECUTE pg_catalog.format(
-        'INSERT INTO %I.garbage (table_id, path, kind) SELECT DISTINCT table_id, location, ''metadata'' FROM gone
+        'INSERT INTO %I.garbage (table_id, path, kind) SELECT DISTINCT table_id, location, ''metadata'' FROM gone ORDER BY 1, 2
          ON CONFLICT (table_id, path) DO UPDATE SET kind = excluded.kind, since = excluded.since, doomed = false',
         TG_TABLE_SCHEMA);
     RETURN NULL;
