@@ -4,8 +4,8 @@ python -m tests.maintenance.sweeping sweep|orphans
 """
 
 import asyncio
-import subprocess
-import sys
+import multiprocessing
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,11 +16,10 @@ from mergus.config import Settings
 from mergus.ducklake.connect import Pool, connection, open_pool
 from mergus.ducklake.metadata import check_served
 from mergus.maintenance.orphans import OrphanOptions, orphans
-from mergus.maintenance.removal import Swept
+from mergus.maintenance.removal import Progress, Swept, quiet
 from mergus.maintenance.sweep import SweepOptions, sweep
 from mergus.materialise.layout import root_beside
 from mergus.materialise.reading import Place
-from mergus.process import end_with_parent
 from mergus.serve import environment
 from mergus.storage.objects import Objects
 from tests.support.lakes import TestLake
@@ -39,9 +38,13 @@ async def _with(settings: Settings, work: Callable[[Pool, Objects, Place], Await
         return await work(pool, Objects(settings), place)
 
 
-def swept(lake: TestLake, grace: timedelta = NONE, *, most: int = 10_000, dry: bool = False) -> Swept:
+def swept(
+    lake: TestLake, grace: timedelta = NONE, *, most: int = 10_000, dry: bool = False, progress: Progress = quiet
+) -> Swept:
     options = SweepOptions(grace, most_objects=most, dry_run=dry)
-    return asyncio.run(_with(lake.settings, lambda pool, objects, place: sweep(pool, objects, place, options)))
+    return asyncio.run(
+        _with(lake.settings, lambda pool, objects, place: sweep(pool, objects, place, options, progress))
+    )
 
 
 def without_orphans(lake: TestLake, grace: timedelta = NONE, *, most: int = 10_000, dry: bool = False) -> Swept:
@@ -52,16 +55,21 @@ def without_orphans(lake: TestLake, grace: timedelta = NONE, *, most: int = 10_0
     return asyncio.run(_with(lake.settings, lambda pool, objects, place: orphans(pool, objects, place, options)))
 
 
-def killed(lake: TestLake, what: str, at: str) -> None:
-    """In a process of its own, which must come as far as that and die there."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.maintenance.sweeping", what],
-        env=environment(lake.settings) | {faults.VARIABLE: at},
-        preexec_fn=end_with_parent,
-        timeout=60,
-        check=False,
+def killed(lake: TestLake, what: Callable[[TestLake], Swept], at: str) -> None:
+    """In a process of its own, which must come as far as that and die there. It is forked like servers are."""
+    process = multiprocessing.get_context("forkserver").Process(
+        target=_die, args=(what, environment(lake.settings), at), daemon=True
     )
-    assert done.returncode == -9
+    process.start()
+    process.join(60)
+    assert process.exitcode == -9
+
+
+def _die(what: Callable[[TestLake], Swept], env: dict[str, str], at: str) -> None:
+    os.environ.update(env)
+    name, _, times = at.partition(":")
+    faults._NAME, faults._left = name, int(times or 1)
+    what(TestLake(Settings()))  # pyright: ignore[reportCallIssue]
 
 
 @dataclass
@@ -76,8 +84,3 @@ class Store:
 
     def has(self, start: str) -> bool:
         return any(name.startswith(start) for name in self.names())
-
-
-if __name__ == "__main__":
-    of_environment = TestLake(Settings())  # pyright: ignore[reportCallIssue]
-    {"sweep": swept, "orphans": without_orphans}[sys.argv[1]](of_environment)

@@ -167,7 +167,7 @@ def test_the_rest_of_a_table_that_is_gone_goes_but_for_files_that_another_has(sh
     planted = shown.plant(where)
     swept(shown.lake)
     assert {path for path in shown.all() if path.startswith(where)} == planted | {file}
-    killed(shown.lake, "orphans", "sweep.deleted")
+    killed(shown.lake, without_orphans, "sweep.deleted")
     without_orphans(shown.lake, most=1)
     while without_orphans(shown.lake).more:
         pass

@@ -17,6 +17,7 @@ A directory is gone through as it is listed; what is kept in memory is what the 
 """
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -82,16 +83,17 @@ async def _look_into(removal: Removal, directory: Directory, before: datetime) -
     place = Layout.of(removal.root, directory.uuid).directory
     reach: Reach | None = None
     is_empty = True
-    async for listed in removal.objects.list(place):
-        is_empty = False
-        old = [str(found.location) for found in listed if found.modified < before]
-        if chained := [path for path in old if is_chained(path)]:
-            reach = reach or await _reach(removal, directory)
-            await _chained(removal, directory, chained, reach)
-        if others := [path for path in old if not is_chained(path)]:
-            await removal.plain("others", others, lambda conn, paths: _needed(removal, directory, conn, paths))
-        if removal.is_over:
-            return
+    async with aclosing(removal.objects.list(place)) as chunks:
+        async for listed in chunks:
+            is_empty = False
+            old = [str(found.location) for found in listed if found.modified < before]
+            if chained := [path for path in old if is_chained(path)]:
+                reach = reach or await _reach(removal, directory)
+                await _chained(removal, directory, chained, reach)
+            if others := [path for path in old if not is_chained(path)]:
+                await removal.plain("others", others, lambda conn, paths: _needed(removal, directory, conn, paths))
+            if removal.is_over:
+                return
     if is_empty and not directory.known and not removal.dry_run:
         async with connection(removal.pool) as conn:
             await garbage.unregister(conn, directory.uuid)

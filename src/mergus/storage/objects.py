@@ -3,7 +3,7 @@
 import asyncio
 import io
 from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -180,14 +180,14 @@ class Objects:
 
     async def delete_all(self, locations: Sequence[Location]) -> None:
         """Of one store, a thousand to a request where it takes so many. What is not there is no matter."""
-        if not locations:
-            return
-        if locations[0].scheme == "file":
-            for location in locations:
-                await self.delete(location)
-            return
-        with _request("delete"):
-            await obstore.delete_async(self._store(locations[0]), [location.key for location in locations])
+        if locations and locations[0].scheme != "file":
+            keys = [location.key for location in locations]
+            with suppress(ServiceUnavailable), _request("delete"):
+                await obstore.delete_async(self._store(locations[0]), keys)
+                return
+        # one by one where there are no such requests, or one of them did not do all
+        for location in locations:
+            await self.delete(location)
 
     async def list(self, directory: Location) -> AsyncGenerator[Sequence[Listed]]:
         """All that lies below, some at a time; what is not a Location is left out."""
