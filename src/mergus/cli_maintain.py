@@ -87,6 +87,28 @@ def expire(older_than: int | None, retain_last: int | None, dry_run: bool, as_js
     _run("expire", given, None, None, as_json=as_json)
 
 
+@maintain.command()
+@click.option("--grace", type=Age(), help="What nobody has needed for longer.  [MERGUS_GRACE_SECONDS]")
+@_dry_run
+@_json
+def sweep(grace: int | None, dry_run: bool, as_json: bool) -> None:
+    """Remove objects of Iceberg's side that nobody needs any more.
+
+    They are known, and nothing is listed: those of replaced and expired snapshots, of tables that are gone, and what
+    commits of clients left behind.
+    """
+    _run("sweep", {"grace-seconds": grace, "dry-run": dry_run or None}, None, None, as_json=as_json)
+
+
+@maintain.command()
+@click.option("--older-than", type=Age(), help="Those that are older: longer than any job of a client.  [default: 3d]")
+@_dry_run
+@_json
+def orphans(older_than: int | None, dry_run: bool, as_json: bool) -> None:
+    """Look through all of the lake's objects, and remove those that nothing names."""
+    _run("orphans", {"older-than-seconds": older_than, "dry-run": dry_run or None}, None, None, as_json=as_json)
+
+
 @maintain.command("jobs")
 @_json
 def jobs_(as_json: bool) -> None:
@@ -120,7 +142,7 @@ def work() -> None:
 
 
 def _run(
-    kind: Literal["compact", "expire"],
+    kind: Literal["compact", "expire", "sweep", "orphans"],
     options: dict[str, Any],
     namespace: str | None,
     table: str | None,

@@ -21,6 +21,12 @@ Operations other than commits of tables pass those from `commit.written` on. Tho
     job.step            after each step of a compaction, and each lot of snapshots that expired
     job.noted           what was done to a table is noted
     job.ending          all is done, and nobody has been told
+
+Those of a sweep of objects:
+
+    sweep.doomed        what is to go is known to all, nothing is deleted
+    sweep.held          nobody can write a chain of the table, right before some objects are deleted
+    sweep.deleted       and right after
 """
 
 import os

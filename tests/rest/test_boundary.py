@@ -183,6 +183,8 @@ def with_jobs(server: Server) -> dict[str, httpx.Response]:
         "compactNamespace": server.http.post(f"{admin}/namespaces/gate/compact"),
         "compactTable": server.http.post(f"{admin}/namespaces/main/tables/t/compact"),
         "expireSnapshots": server.http.post(f"{admin}/expire", json={"retain-last": 1_000_000}),
+        "sweepGarbage": server.http.post(f"{admin}/sweep"),
+        "removeOrphans": server.http.post(f"{admin}/orphans"),
         "listJobs": server.http.get(f"{admin}/jobs"),
         "loadJob": server.http.get(job),
         "cancelJob": server.http.post(f"{job}/cancel"),

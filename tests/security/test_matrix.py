@@ -96,6 +96,8 @@ REQUESTS: dict[str, Any] = {
     "compactNamespace": None,
     "compactTable": None,
     "expireSnapshots": {"retain-last": 1_000_000},
+    "sweepGarbage": None,
+    "removeOrphans": None,
     "listJobs": None,
     "loadJob": None,
     "cancelJob": None,

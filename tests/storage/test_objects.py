@@ -1,5 +1,7 @@
 """The same behaviour on the real S3 store and on a local disk."""
 
+import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,6 +22,28 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
 @pytest.fixture
 def objects() -> Objects:
     return Objects(backend_settings())
+
+
+async def _listing(objects: Objects, place: Location) -> None:
+    named = {place / f"some/{name}" for name in ("a b", "ü/c", "100%25", "d=1/e")}
+    assert [found async for some in objects.list(place / "some") for found in some] == []
+    for location in named:
+        await objects.put(location, b"four")
+    # what begins with the same letters lies beside it
+    await objects.put(place / "someone", b"else's")
+    found = [one async for some in objects.list(place / "some") for one in some]
+    assert {one.location for one in found} == named
+    assert {one.size for one in found} == {4}
+    age = datetime.now(UTC) - found[0].modified
+    assert timedelta(seconds=-5) < age < timedelta(minutes=5)
+    await objects.delete_all([])
+    await objects.delete_all([*named, place / "some/missing"])
+    assert [one async for some in objects.list(place) for one in some if one.location in named] == []
+    assert await objects.get(place / "someone") == b"else's"
+
+
+def test_listing_and_deleting_many(objects: Objects, place: Location) -> None:
+    asyncio.run(_listing(objects, place))
 
 
 async def _round_trip(objects: Objects, place: Location) -> None:

@@ -30,7 +30,8 @@ SCHEMA: Json = {"type": "struct", "fields": FIELDS}
 
 # Tables of ours that loads fill, whether anybody commits or not; and what tells of requests, whatever they changed.
 MADE_BY_LOADS = frozenset(
-    {"chain", "file_fact", "metadata_file", "listener", "listener_failure", "audit", "commit_marker"}
+    {"chain", "chain_turn", "chain_replaced", "garbage", "file_fact", "metadata_file"}
+    | {"listener", "listener_failure", "audit", "commit_marker"}
 )
 
 _random = Random()

@@ -64,6 +64,7 @@ INDEXES: Final[tuple[tuple[LiteralString, LiteralString, LiteralString], ...]] =
     ("mergus_data_file_end", "ducklake_data_file", "(table_id, end_snapshot) WHERE end_snapshot IS NOT NULL"),
     ("mergus_data_file_partial", "ducklake_data_file", "(table_id, partial_max) WHERE partial_max IS NOT NULL"),
     ("mergus_data_file_mapping", "ducklake_data_file", "(table_id, mapping_id) WHERE mapping_id IS NOT NULL"),
+    ("mergus_delete_file_path", "ducklake_delete_file", "USING hash (path)"),
     ("mergus_delete_file_table", "ducklake_delete_file", "(table_id, begin_snapshot)"),
     ("mergus_delete_file_id", "ducklake_delete_file", "(table_id, delete_file_id)"),
     ("mergus_delete_file_data", "ducklake_delete_file", "(table_id, data_file_id)"),

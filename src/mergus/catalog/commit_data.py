@@ -33,7 +33,7 @@ from mergus.materialise.chain import View
 from mergus.materialise.entries import shown_path
 from mergus.materialise.equality_deletes import Candidate, EqualityDelete, resolve
 from mergus.materialise.incoming import AddedDelete, Check, Incoming
-from mergus.materialise.layout import rows_range
+from mergus.materialise.layout import is_ours, rows_range
 from mergus.materialise.manifests import Manifests
 from mergus.materialise.side_file import ROW_ID
 from mergus.storage.location import Location
@@ -73,6 +73,8 @@ class DataStep:
     deletes_are_elsewhere: bool = False
     # columns that DuckLake has as a narrower type than Iceberg, and that may hold more than fits
     out_of_range: frozenset[int] = frozenset()
+    # what the client wrote for the commit alone, in the table's own directory
+    leftovers: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +143,29 @@ async def plan(scene: Scene, progress: Progress, snapshot: AddedSnapshot) -> Dat
         _check_all_apart(scene, progress)
     if is_root:
         found.removed.extend(e.data_file.file_path for _, e in await _listed(scene, progress))
+    known = set(progress.copied)
     step = await _step(scene, progress, snapshot, found)
+    before = {file.manifest_path for file in progress.manifests}
+    step = replace(
+        step,
+        leftovers=_leftovers(
+            scene,
+            snapshot.manifest_list,
+            *(file.manifest_path for file in found.manifests if file.manifest_path not in before),
+            *(deletes.file.file_path for deletes in found.added_deletes),
+            *(path for path in progress.copied if path not in known),
+        ),
+    )
     progress.main, progress.manifests = snapshot.snapshot_id, found.manifests
     progress.snapshot_id += 1
     return step
+
+
+def _leftovers(scene: Scene, *paths: str) -> list[str]:
+    """Of these, what nobody needs when the commit is made: our chain lists the files anew, and DuckLake has delete
+    files of its own. What has a name of ours is not the client's, whatever it says."""
+    found = [path for path in dict.fromkeys(paths) if not is_ours(path)]
+    return [path for path in found if scene.drawer.directory.contains(Location.parse(path))]
 
 
 def _check_all_apart(scene: Scene, progress: Progress) -> None:

@@ -12,9 +12,9 @@ from uuid import UUID
 import orjson
 
 from mergus.annex import catalog as annex_catalog
+from mergus.annex import garbage, tags
 from mergus.annex import iceberg_tables as annex
 from mergus.annex import tables as annex_tables
-from mergus.annex import tags
 from mergus.catalog.commit_data import DataStep
 from mergus.catalog.commit_files import PlannedFile
 from mergus.catalog.commit_plan import COMMENT, ColumnStep, Plan
@@ -231,6 +231,8 @@ async def _write_data(w: Writing, step: DataStep) -> None:
         PUTS_AT_ONCE,
     )
     await _apply(w, DataChanges(deletes=deletes))
+    if step.leftovers:
+        await garbage.add(tx.conn, w.table_id, step.leftovers)
     if step.deletes_are_elsewhere:
         tx.record(deleted_from_table(w.table_id), inlined_delete(w.table_id))
     elif changes.is_empty:

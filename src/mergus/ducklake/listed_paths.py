@@ -24,6 +24,13 @@ PATHS_OF_OTHERS: Final = """
     LIMIT 1
 """
 
+# Of any table, at any snapshot, and what DuckLake's cleaner is to delete: that is its own affair.
+NAMED: Final = """
+    SELECT path FROM ducklake_data_file WHERE path = ANY(%(spellings)s)
+    UNION SELECT path FROM ducklake_delete_file WHERE path = ANY(%(spellings)s)
+    UNION SELECT path FROM ducklake_files_scheduled_for_deletion WHERE path = ANY(%(spellings)s)
+"""
+
 
 async def live_paths(conn: Conn, table_id: int, paths: TablePaths, candidates: Collection[str]) -> set[str]:
     """Those of the candidates, absolute paths, that the table lists already, however they are spelled there."""
@@ -41,6 +48,13 @@ async def of_another(conn: Conn, table_id: int | None, candidates: Collection[st
     key["spellings"] = spellings(candidates, "")
     found = await (await conn.execute(PATHS_OF_OTHERS, key)).fetchone()
     return None if found is None else found[0]
+
+
+async def named(conn: Conn, candidates: Collection[str]) -> set[str]:
+    """Those of the candidates, absolute paths outside of DuckLake's data path, that any row names."""
+    asked = {one_spelling(path): path for path in candidates}
+    found = await (await conn.execute(NAMED, {"spellings": spellings(candidates, "")})).fetchall()
+    return {asked[plain] for (path,) in found if (plain := one_spelling(path)) in asked}
 
 
 def one_spelling(path: str) -> str:

@@ -21,6 +21,7 @@ from mergus.ducklake.upkeep import CallFailed, Upkeep
 from mergus.errors import MergusError
 from mergus.faults import point
 from mergus.logs import log
+from mergus.maintenance.cleaning import remove_orphans, sweep_garbage
 from mergus.maintenance.compact import compact
 from mergus.maintenance.expire import expire
 from mergus.maintenance.work import Cancelled, PutOff, Work
@@ -28,7 +29,12 @@ from mergus.materialise.reading import Place
 from mergus.metrics import JOB_SECONDS, JOBS
 from mergus.storage.objects import Objects
 
-BODIES: Final[dict[Kind, Callable[[Work], Awaitable[None]]]] = {"compact": compact, "expire": expire}
+BODIES: Final[dict[Kind, Callable[[Work], Awaitable[None]]]] = {
+    "compact": compact,
+    "expire": expire,
+    "sweep": sweep_garbage,
+    "orphans": remove_orphans,
+}
 
 # Seconds between two looks for what is due, and between two at whether the job being done is still wanted.
 POLL: Final = 5.0
@@ -80,6 +86,7 @@ class Worker:
         if not every:
             return
         await jobs.ask_in_turn(conn, "compact", {}, SCHEDULER, every)
+        await jobs.ask_in_turn(conn, "sweep", {}, SCHEDULER, every)
         if self._settings.expire_seconds:
             options = {"older-than-seconds": self._settings.expire_seconds}
             await jobs.ask_in_turn(conn, "expire", options, SCHEDULER, every)

@@ -2,7 +2,7 @@
 manifest list.
 
     reading = await read(conn, view, target, base)      one state of the lake, no object written
-    chain = await write(workshop, view, target, base, reading)
+    chain = await write(workshop, outbox, view, target, base, reading)
 
 The base is any older snapshot of the table, the very snapshot as it was made before DuckLake rewrote history, or
 nothing. What comes out shows the same rows in each case; the nearer the base, the less there is to do. What must hold:
@@ -186,7 +186,8 @@ async def _rows(conn: Conn, view: View, goal: Goal, after: int) -> list[Batch]:
     )
 
 
-async def write(shop: Workshop, view: View, goal: Goal, base: Start, reading: Reading) -> Chain:
+async def write(shop: Workshop, outbox: Outbox, view: View, goal: Goal, base: Start, reading: Reading) -> Chain:
+    """All of it goes by way of the outbox, and has arrived then."""
     header = Header(
         goal.snapshot.iceberg_id,
         goal.id,
@@ -196,7 +197,6 @@ async def write(shop: Workshop, view: View, goal: Goal, base: Start, reading: Re
         goal.places,
         view.schema,
     )
-    outbox = Outbox(shop.objects)
     store = shop.manifests.through(outbox)
     async with timed("deletes"):
         lake_files = await _lake_files(shop, outbox, view, goal, base, reading)

@@ -29,6 +29,9 @@ Content = Literal["data", "deletes"]
 _MANIFEST: Final = re.compile(r"(files|rows)-(data|deletes)-(\d+)-(\d+)-[0-9a-f]{32}\.avro")
 _METADATA: Final = re.compile(r"\d+-(\d+)-[0-9a-f]{32}\.metadata\.json")
 _HASHED: Final = re.compile(r".*-([0-9a-f]{32})\.(?:avro|parquet|puffin)")
+_LIST: Final = re.compile(r"snap-\d+-[0-9a-f]{32}\.avro")
+_DELETES: Final = re.compile(r"deletes-[0-9a-f]{32}\.(?:parquet|puffin)")
+_SIGN: Final = re.compile(r"version-hint\.text|v\d+\.metadata\.json")
 _ROWS: Final = re.compile(r"rows-(\d+)-(\d+)-[0-9a-f]{32}\.parquet")
 
 
@@ -54,6 +57,24 @@ def rows_range(path: str) -> tuple[int, int] | None:
     """The snapshots whose inlined rows are in this file of ours: after the first, up to the second."""
     match = _ROWS.fullmatch(path.rpartition("/")[2])
     return None if match is None else (int(match[1]) - 1, int(match[2]))
+
+
+def is_chained(path: str) -> bool:
+    """Whether an object is called as one that a chain leads to: a list, a manifest, a file of rows or of deletes."""
+    name = path.rpartition("/")[2]
+    return any(kind.fullmatch(name) for kind in (_LIST, _MANIFEST, _ROWS, _DELETES))
+
+
+def is_ours(path: str) -> bool:
+    """Whether only the server gives such names."""
+    name = path.rpartition("/")[2]
+    return is_chained(path) or any(kind.fullmatch(name) for kind in (_METADATA, _SIGN))
+
+
+def metadata_version(path: str) -> int | None:
+    """The number of the version that a metadata file is."""
+    name = path.rpartition("/")[2]
+    return int(name.partition("-")[0]) if _METADATA.fullmatch(name) else None
 
 
 def metadata_as_of(path: str) -> int:

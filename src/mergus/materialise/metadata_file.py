@@ -59,12 +59,12 @@ async def write(pool: Pool, objects: Objects, table: Materialised) -> Written:
 
 
 async def write_past(objects: Objects, table: Materialised) -> Written:
-    """Of the table as it was at an older snapshot: an object for whoever reads it, and no version of the metadata."""
+    """Of the table as it was at an older snapshot: an object for whoever reads it, and no version of the metadata. It
+    is written whether it is there or not: nothing but its age says that somebody was told of it."""
     described = describe(table)
     data = render(described)
     location = table.reading.view.layout.past_metadata(data)
-    if await objects.size(location) != len(data):
-        await objects.put(location, data)
+    await objects.put(location, data)
     return Written(str(location), described)
 
 

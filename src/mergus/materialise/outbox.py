@@ -20,12 +20,13 @@ class Store(Protocol):
 
 
 class Outbox:
-    """A store that does not wait for what it writes, for one piece of work."""
+    """A store that does not wait for what it writes, for one piece of work. It can write all of it once more."""
 
     def __init__(self, objects: Store) -> None:
         self._objects = objects
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._sent: list[asyncio.Task[None]] = []
+        self._content: dict[Location, bytes] = {}
 
     async def put(self, location: Location, content: bytes) -> None:
         """Waits only while too many are under way."""
@@ -33,6 +34,7 @@ class Outbox:
         task = asyncio.create_task(self._objects.put(location, content))
         task.add_done_callback(self._ended)
         self._sent.append(task)
+        self._content[location] = content
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._slots.release()
@@ -47,3 +49,9 @@ class Outbox:
     async def arrived(self) -> None:
         """All that was put is on storage. Raises if something is not."""
         await asyncio.gather(*self._sent)
+
+    async def send_again(self) -> None:
+        """All that was put is on storage once more, whoever has deleted it since."""
+        for location, content in list(self._content.items()):
+            await self.put(location, content)
+        await self.arrived()

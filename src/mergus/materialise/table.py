@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from mergus.annex import chains as annex_chains
 from mergus.annex import tables as annex_tables
-from mergus.annex.chains import Chain
+from mergus.annex.chains import Chain, OutOfDate, Turn
 from mergus.ducklake import snapshots
 from mergus.ducklake.changes import FLUSHES, LAYOUT
 from mergus.ducklake.connect import Conn, Pool, connection, one_state
@@ -33,6 +33,7 @@ from mergus.materialise.deletes import DeletedRows
 from mergus.materialise.footers import Footers, Unread
 from mergus.materialise.layout import ManifestName
 from mergus.materialise.manifests import Damaged, Manifests
+from mergus.materialise.outbox import Outbox
 from mergus.materialise.reading import Known, Place, Shown, TableReading, schema_text
 from mergus.metrics import MATERIALISED, WORK, timed
 from mergus.storage.location import Location
@@ -87,6 +88,8 @@ class _Memory:
     format_version: int
     chains: dict[int, Chain]
     rendered: Rendered
+    # how often chains of the table had been replaced by then
+    replaced: int
 
 
 @dataclass(slots=True)
@@ -122,6 +125,9 @@ class Materialiser:
             except Damaged as e:
                 log.warning("what was made of table %s is made again: %s", table_id, e)
                 await self._distrust(table_id)
+            except OutOfDate as e:
+                log.info("table %s is looked at again: %s", table_id, e)
+                self._memory.pop(table_id, None)
             except FileNotFoundError as e:
                 # DuckLake may have cleaned a file up that it named a moment ago
                 missing = e
@@ -155,7 +161,8 @@ class Materialiser:
             known = memory.known if memory else None
             found = await reading.read(conn, self.place, table_id, known, self.shop.footers, unopened, upto)
             schema_ids = await annex_tables.read_schemas(conn, table_id)
-            made = await self._made(conn, found, memory)
+            turn = await annex_chains.read_turn(conn, table_id)
+            made = await self._made(conn, found, memory, turn)
             head: tuple[Goal, Start, chains.Reading] | None = None
             todo = _todo(found, made)
             if found.shown and found.shown[-1] in todo:
@@ -169,19 +176,22 @@ class Materialiser:
         if head is not None:
             goal, start, read = head
             goal = replace(goal, schema_id=_schema_number(goal.schema, schema_ids))
-            await self._make(found, made, goal, start, read)
-        await self._history(found, made, schema_ids, todo, time.monotonic() + patience)
+            turn = await self._make(found, made, goal, start, read, turn)
+        await self._history(found, made, schema_ids, todo, turn, time.monotonic() + patience)
         version = found.view.format_version
         rendered = memory.rendered if memory and memory.format_version == version else {}
         if upto is None:
-            self._remember(table_id, _Memory(found.known, version, made, rendered))
+            self._remember(table_id, _Memory(found.known, version, made, rendered, turn.replaced))
         return Materialised(found, schema_ids, _valid(found, made), rendered)
 
-    async def _made(self, conn: Conn, found: TableReading, memory: _Memory | None) -> dict[int, Chain]:
+    async def _made(self, conn: Conn, found: TableReading, memory: _Memory | None, turn: Turn) -> dict[int, Chain]:
         """The chains that there are. Those that this process knows are not asked for again."""
         view = found.view
         times = {s.snapshot.id: s.snapshot.time for s in found.shown}
         known = memory.chains if memory and memory.format_version == view.format_version else {}
+        if memory and memory.replaced != turn.replaced:
+            # one that was replaced is deleted some day
+            known = {}
         newest = max(known.keys() & times.keys(), default=None)
         fresh = await self._stored(conn, found, [i for i in times if i not in known or i == newest])
         if newest is not None and not _is_same(fresh.get(newest), known[newest]):
@@ -242,14 +252,33 @@ class Materialiser:
         )
 
     async def _make(
-        self, found: TableReading, made: dict[int, Chain], goal: Goal, start: Start, read: chains.Reading
-    ) -> None:
-        chain = await chains.write(self.shop, found.view, goal, start, read)
+        self,
+        found: TableReading,
+        made: dict[int, Chain],
+        goal: Goal,
+        start: Start,
+        read: chains.Reading,
+        turn: Turn,
+    ) -> Turn:
+        """`turn` was read before anything was written, and is if it was there. Raises OutOfDate."""
+        key = found.view.table.id, found.view.format_version
+        if turn.sweeps is None:
+            async with connection(self.pool) as conn:
+                turn = replace(await annex_chains.begin(conn, key[0]), replaced=turn.replaced)
+        outbox = Outbox(self.objects)
+        chain = await chains.write(self.shop, outbox, found.view, goal, start, read)
         async with connection(self.pool) as conn:
-            await annex_chains.write(conn, found.view.table.id, found.view.format_version, [chain])
+            written = await annex_chains.write(conn, *key, chain, start.chain, turn)
+        if not written:
+            # somebody deletes objects of the table, and some may be the very same
+            async with connection(self.pool) as conn, conn.transaction():
+                await annex_chains.hold(conn, key[0])
+                await outbox.send_again()
+                await annex_chains.write(conn, *key, chain, start.chain, None)
         made[goal.id] = chain
         MATERIALISED.inc()
         WORK.chains += 1
+        return turn
 
     async def _history(
         self,
@@ -257,6 +286,7 @@ class Materialiser:
         made: dict[int, Chain],
         schema_ids: dict[str, int],
         todo: Sequence[Shown],
+        turn: Turn,
         deadline: float,
     ) -> None:
         """Older snapshots, oldest first: each is the next one's base."""
@@ -271,7 +301,7 @@ class Materialiser:
                 if await self._has_moved(conn, found):
                     return
                 read = await chains.read(conn, found.view, goal, start)
-            await self._make(found, made, goal, start, read)
+            turn = await self._make(found, made, goal, start, read, turn)
 
     async def _has_moved(self, conn: Conn, found: TableReading) -> bool:
         """Whether history was rewritten since the reading: what is made of two states of the lake must not see that."""

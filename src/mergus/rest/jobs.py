@@ -54,6 +54,14 @@ class ExpireRequest(_Request):
         return self
 
 
+class SweepRequest(_Request):
+    grace: int | None = Field(None, alias="grace-seconds", ge=0, le=10**10)
+
+
+class OrphansRequest(_Request):
+    older_than_seconds: int | None = Field(None, alias="older-than-seconds", ge=0, le=10**10)
+
+
 PathJob = Annotated[int, Path(ge=0, lt=2**63)]
 
 
@@ -75,6 +83,14 @@ async def compact_table(
 
 async def expire_snapshots(lake: PrefixLake, ctx: Context, body: ExpireRequest) -> Response:
     return await _ask(lake, ctx, "expire", body)
+
+
+async def sweep_garbage(lake: PrefixLake, ctx: Context, body: SweepRequest | None = None) -> Response:
+    return await _ask(lake, ctx, "sweep", body or SweepRequest.model_validate({}))
+
+
+async def remove_orphans(lake: PrefixLake, ctx: Context, body: OrphansRequest | None = None) -> Response:
+    return await _ask(lake, ctx, "orphans", body or OrphansRequest.model_validate({}))
 
 
 async def list_jobs(lake: PrefixLake, ctx: Context, page: Page) -> Response:

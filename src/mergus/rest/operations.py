@@ -133,6 +133,8 @@ OPERATIONS = (
                 "compactTable", "POST", f"{_AN}/tables/{{table}}/compact", jobs.compact_table, ADMIN, begins_work=True
             ),
             Operation("expireSnapshots", "POST", f"{_A}/expire", jobs.expire_snapshots, ADMIN, begins_work=True),
+            Operation("sweepGarbage", "POST", f"{_A}/sweep", jobs.sweep_garbage, ADMIN, begins_work=True),
+            Operation("removeOrphans", "POST", f"{_A}/orphans", jobs.remove_orphans, ADMIN, begins_work=True),
             Operation("listJobs", "GET", f"{_A}/jobs", jobs.list_jobs, ADMIN),
             Operation("loadJob", "GET", f"{_A}/jobs/{{job}}", jobs.load_job, ADMIN),
             Operation("cancelJob", "POST", f"{_A}/jobs/{{job}}/cancel", jobs.cancel_job, ADMIN, begins_work=True),

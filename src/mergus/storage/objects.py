@@ -2,11 +2,12 @@
 
 import asyncio
 import io
-from collections.abc import Generator
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import obstore
@@ -22,8 +23,12 @@ from mergus.tracing import NOTHING, Span
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
-    from obstore import ReadableFile
+    from obstore import ObjectMeta, ReadableFile
     from obstore.store import ClientConfig, S3Config, S3Credential, S3CredentialProvider
+
+LIST_AT_ONCE: Final = 1000
+# typed with a library that is not there
+_list: Any = obstore.list  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 # As S3 calls what we count.
@@ -93,6 +98,24 @@ class _Reader(io.RawIOBase):
         OBJECT_BYTES.labels("get").inc(len(data))
         view[: len(data)] = data
         return len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    location: Location
+    size: int
+    modified: datetime
+
+
+def _listed(directory: Location, meta: "ObjectMeta") -> Listed | None:
+    try:
+        location = Location.parse(
+            f"{directory.root}/{meta['path']}" if directory.scheme == "s3" else f"/{meta['path']}"
+        )
+    except ValueError:
+        return None
+    # as it is, or not at all: another name is another object
+    return Listed(location, meta["size"], meta["last_modified"]) if location.key == meta["path"] else None
 
 
 class Objects:
@@ -186,6 +209,23 @@ class Objects:
                 await obstore.delete_async(self._store(location), location.key)
             except FileNotFoundError:
                 return
+
+    async def delete_all(self, locations: Sequence[Location]) -> None:
+        """Of one store, a thousand to a request where it takes so many. What is not there is no matter."""
+        if locations and locations[0].scheme != "file":
+            keys = [location.key for location in locations]
+            with suppress(ServiceUnavailable), _request("delete", locations[0]):
+                await obstore.delete_async(self._store(locations[0]), keys)
+                return
+        # one by one where there are no such requests, or one of them did not do all
+        for location in locations:
+            await self.delete(location)
+
+    async def list(self, directory: Location) -> AsyncGenerator[Sequence[Listed]]:
+        """All that lies below, some at a time; what is not a Location is left out."""
+        with _request("list", directory):
+            async for chunk in _list(self._store(directory), directory.key, chunk_size=LIST_AT_ONCE):
+                yield [found for meta in chunk if (found := _listed(directory, meta)) is not None]
 
     async def reachable(self, location: Location) -> None:
         """Raises unless the store answers for this place; one small request, and nothing is written. A listing, since
