@@ -25,7 +25,7 @@ def assert_both_read(lake: TestLake, server: Server, rows: int) -> None:
     table = catalog(lake.settings, server).load_table("main.t")
     assert len(table.scan().to_arrow()) == rows
     with lake.duckdb() as fresh:
-        assert fresh.execute("SELECT len(list(i)) FROM t").fetchall() == [(rows,)]
+        assert fresh.execute("SELECT coalesce(len(list(i)), 0) FROM t").fetchall() == [(rows,)]
         for snapshot in table.snapshots():
             at = dict(snapshot.summary.additional_properties if snapshot.summary else {})["ducklake.snapshot-id"]
             then = fresh.execute(f"SELECT coalesce(len(list(i)), 0) FROM t AT (VERSION => {at})").fetchall()
@@ -51,6 +51,11 @@ def test_what_nobody_needs_is_swept(lake: TestLake, server: Server, db: duckdb.D
     assert_both_read(lake, server, 303)
 
 
+def are_there(db: duckdb.DuckDBPyConnection, path: str) -> int:
+    """Of a name without a star DuckDB says that it is there, without looking."""
+    return db.execute(f"SELECT count(*) FROM glob('{path.removesuffix('t')}*')").fetchall()[0][0]
+
+
 def test_orphans_of_both_sides_go(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE TABLE IF NOT EXISTS t (i BIGINT)")
     before = db.execute("SELECT count(*) FROM t").fetchall()[0][0]
@@ -60,11 +65,11 @@ def test_orphans_of_both_sides_go(lake: TestLake, server: Server, db: duckdb.Duc
         db.execute(f"COPY (SELECT 1 AS i) TO '{stray}'")
     # those of a client whose job still runs would look the same
     assert ask(server, "orphans").get("objects", 0) == 0
-    assert [db.execute(f"SELECT count(*) FROM glob('{stray}')").fetchall() for stray in strays] == [[(1,)], [(1,)]]
+    assert [are_there(db, stray) for stray in strays] == [1, 1]
     done = ask(server, "orphans", **{"older-than-seconds": 0})
     assert done["objects"] >= 1
     assert done["data-files"] >= 1
-    assert [db.execute(f"SELECT count(*) FROM glob('{stray}')").fetchall() for stray in strays] == [[(0,)], [(0,)]]
+    assert [are_there(db, stray) for stray in strays] == [0, 0]
     assert_both_read(lake, server, before)
 
 
