@@ -165,11 +165,20 @@ def _show(job: dict[str, Any]) -> None:
     for table in job["tables"]:
         name = ".".join([*table.pop("namespace"), table.pop("table")])
         if table:
-            click.echo(f"{name}: " + ", ".join(f"{key} {_text(value)}" for key, value in table.items()))
+            told = sorted(table.items(), key=lambda item: _in_order(item[0]))
+            click.echo(f"{name}: " + ", ".join(f"{key} {_text(value)}" for key, value in told))
     counts = {key: value for key, value in job["progress"].items() if isinstance(value, int) and value}
     click.echo(f"{job['state']}: " + (", ".join(f"{k} {v:,}" for k, v in counts.items()) or "nothing to do"))
     if job["error"]:
         click.echo(f"error: {job['error']}", err=True)
+
+
+# Of what is said about a table: as it is done. Postgres keeps no order.
+_ORDER = ("flush", "rewrite", "rewritten", "merge-files", "merged-files", "merge", "gave-way", "failed", "left-alone")
+
+
+def _in_order(key: str) -> int:
+    return next((i for i, word in enumerate(_ORDER) if word in key), len(_ORDER))
 
 
 def _text(value: Any) -> str:  # noqa: ANN401  (JSON)
