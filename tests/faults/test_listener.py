@@ -391,7 +391,8 @@ def test_after_a_restore_all_on_storage_is_about_the_lake_as_it_is(tmp_path: Pat
             admin.execute(sql.SQL("ALTER DATABASE {} RENAME TO {}").format(copy, name))
         with lake.duckdb() as db:
             assert listeners.head(lake) < lost
-            eventually(lambda: leader(lake) == running.name, 10, lambda: running.said)
+            # before that, rows of the copy say that it leads, and that all is done
+            eventually(lambda: running.said.count("this listener leads") >= 3, 10, lambda: running.said)
             wait_until_caught_up(lake, 10)
             assert_all_on_storage(lake, bucket, db)
             while listeners.head(lake) <= lost + 3:

@@ -107,6 +107,11 @@ async def lead(conn: Conn, name: str) -> None:
     await conn.execute(LEAD, {"name": name})
 
 
+async def forget_done(conn: Conn) -> None:
+    """Nothing is known to be on storage: the lake is not the one that it was."""
+    await conn.execute(FORGET_DONE)
+
+
 async def report(
     conn: Conn,
     upto: int,

@@ -138,6 +138,8 @@ class Leader:
         """Where the one before it ended, unless the lake is not the one that this process saw before."""
         done = await annex.read_done(conn)
         if before is not None and not await snapshots.is_still(conn, before):
+            # and nobody is told otherwise while every table is looked at
+            await annex.forget_done(conn)
             done = None
         seen = done or Head(-1, (await snapshots.head(conn)).snapshot_time, -1)
         backlog = Backlog(seen, seen.epoch, served.is_wanted)
