@@ -111,7 +111,7 @@ def test_what_became_of_a_view_is_found_out(
         snapshots = len(lake.sound_snapshots())
         network.plan = plan
         answer = send()
-        assert network.plan is None
+        assert network.plan is None, (answer.status_code, answer.text, after)
         if plan == "unheard":
             # nothing of it was made, and the client knows
             assert error_of(answer) == (503, "ServiceUnavailableException")

@@ -54,21 +54,31 @@ def test_snapshots_expire_and_those_that_are_left_are_as_they_were(served: Serve
 
 
 def test_what_spark_would_delete_stays(served: Served) -> None:
-    """Spark looks at `gc.enabled` and refuses by itself; nobody can tell it otherwise."""
+    """Spark looks at `gc.enabled` and refuses by itself. Told otherwise it lets snapshots expire for the table, and its
+    client deletes nothing: the catalog says so."""
     story = served.story("sparks").run(CREATE, BIG, "DELETE FROM t WHERE i < 10", BIG)
     spark, catalog = sparks.session(), served.warm.spark
-    calls = [
+    expire = (
         f"CALL {catalog}.system.expire_snapshots(table => 'sparks.t', older_than => TIMESTAMP '2100-01-01 00:00:00', "
-        "retain_last => 1)",
-        f"CALL {catalog}.system.remove_orphan_files(table => 'sparks.t')",
-        f"DROP TABLE {catalog}.sparks.t PURGE",
-    ]
-    for call in calls:
+        "retain_last => 1)"
+    )
+    orphans = (
+        f"CALL {catalog}.system.remove_orphan_files(table => 'sparks.t', prefix_listing => true, "
+        "older_than => TIMESTAMP '2026-01-01 00:00:00')"
+    )
+    for call in (expire, orphans, f"DROP TABLE {catalog}.sparks.t PURGE"):
         with pytest.raises((PySparkException, Py4JJavaError), match=r"GC is disabled|gc\.enabled"):
             spark.sql(call).collect()
-    with pytest.raises((PySparkException, Py4JJavaError), match="the files are DuckLake's"):
-        spark.sql(f"ALTER TABLE {catalog}.sparks.t SET TBLPROPERTIES ('gc.enabled' = 'true')")
-    story.agree()
+    before = story.agree()
+    spark.sql(f"ALTER TABLE {catalog}.sparks.t SET TBLPROPERTIES ('gc.enabled' = 'true')")
+    spark.sql(expire).collect()
+    spark.sql(orphans).collect()
+    assert len(story.load()["snapshots"]) == 1
+    # DuckDB reads at every snapshot of the lake what it read before
+    for at, rows in before.at.items():
+        assert story.oracle(at=at) == rows
     spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => 'sparks.t', options => map('rewrite-all', 'true'))")
     story.run("DELETE FROM t WHERE i = 20", compact(story), CLEANUP)
-    story.agree()
+    story.agree(without=list(before.at)[:-1])
+    for at, rows in before.at.items():
+        assert story.oracle(at=at) == rows

@@ -176,7 +176,7 @@ TO_SIGN = {"region": "us-east-1", "uri": "http://127.0.0.1/b/k", "method": "GET"
 
 def with_jobs(server: Server) -> dict[str, httpx.Response]:
     admin = "/v1/lake/admin"
-    asked = server.http.post(f"{admin}/compact")
+    asked = server.http.post(f"{admin}/compact", json={"dry-run": True})
     job = f"{admin}/jobs/{asked.json()['job-id']}"
     return {
         "compactCatalog": asked,

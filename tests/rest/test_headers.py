@@ -143,7 +143,7 @@ def paged(server: Server, lake: Any) -> None:
             assert server.http.post("/v1/lake/admin/grants", json=grant).status_code == 200
     for _ in range(2):
         assert server.http.post(f"{server.path('paged')}/tables/a/metrics", json=COMMIT_REPORT).status_code == 204
-        done = server.http.post("/v1/lake/admin/namespaces/paged/compact", json={"wait-seconds": 60}, timeout=90)
+        done = server.http.post("/v1/lake/admin/namespaces/main/compact", json={"wait-seconds": 60}, timeout=90)
         assert done.json()["state"] == "done", done.text
 
 

@@ -15,7 +15,6 @@ from mergus.errors import BadRequest
 from mergus.iceberg.table_update import TableUpdate
 from mergus.maintenance.policy import PREFIX, check_policy
 from mergus.materialise.layout import Layout
-from mergus.materialise.metadata import FIXED_PROPERTIES
 from mergus.materialise.table import Materialised
 from mergus.storage.location import Location
 
@@ -74,9 +73,6 @@ def check_properties(places: TablePlaces, properties: Mapping[str, str]) -> None
         if name in properties:
             places.check_directory(properties[name])
     check_policy(properties)
-    for name, value in FIXED_PROPERTIES.items():
-        if properties.get(name, value).lower() != value:
-            raise BadRequest(f"{name} is {value} here: the files are DuckLake's, which removes them itself")
     ours = (name for name in properties if name.startswith("mergus.") and not name.startswith(PREFIX))
     if reserved := sorted(name for name in ours if name not in _OURS_TO_SET):
         raise BadRequest(f"Properties that begin with mergus. are the server's: {reserved[0]}")

@@ -23,8 +23,8 @@ async def load_config(lake: Lake, ctx: RequestContext, warehouse: str | None) ->
             raise NoSuchWarehouse(f"Warehouse does not exist: {warehouse}")
         async with lake.read() as conn:
             prefix += f"{travel.SEPARATOR}{await travel.resolve(conn, base, point)}"
-    # never a key
-    return store_of(lake.settings), {"prefix": prefix}
+    # never a key; and whatever a table's properties say, no client of Java's deletes objects by itself
+    return store_of(lake.settings), {"prefix": prefix, "s3.delete-enabled": "false"}
 
 
 async def enter(lake: Lake, ctx: RequestContext, prefix: str) -> None:

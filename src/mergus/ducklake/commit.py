@@ -247,7 +247,7 @@ async def _begin(conn: Conn, transaction: AsyncExitStack) -> Head:
 async def _lock(conn: Conn) -> tuple[Head, float]:
     """The newest snapshot, and for how many seconds it asks that the catalog be left alone."""
     try:
-        await conn.execute(LOCK)
+        await conn.execute(LOCK, prepare=False)
     except LockNotAvailable as e:
         raise ServiceUnavailable("Other writers hold the catalog; try again") from e
     row = await (await conn.execute(READ_HEAD, {"give_way": GIVE_WAY_SECONDS})).fetchone()

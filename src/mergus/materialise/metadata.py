@@ -17,9 +17,10 @@ from mergus.materialise.reading import Shown, schema_of_text, schema_text
 from mergus.materialise.table import Materialised
 
 # DuckLake owns the files: an engine that cleans up by itself would take what other snapshots, or DuckDB, still need.
-# Whatever is set: the files are DuckLake's, and snapshots that Iceberg's clients do not list may need them. Who deletes
-# files by what Iceberg's metadata says (Spark's expire_snapshots, remove_orphan_files, PURGE) looks at this first.
-FIXED_PROPERTIES: Final[Mapping[str, str]] = {"gc.enabled": "false"}
+# The files are DuckLake's, and snapshots that Iceberg's clients do not list may need them. Who deletes files by what
+# Iceberg's metadata says (Spark's expire_snapshots, remove_orphan_files, PURGE) looks at this first. One who sets it
+# otherwise deletes nothing all the same: clients are told not to (catalog/warehouse.py).
+DEFAULT_PROPERTIES: Final[Mapping[str, str]] = {"gc.enabled": "false"}
 
 
 def describe(table: Materialised) -> TableMetadata:
@@ -48,7 +49,7 @@ def describe(table: Materialised) -> TableMetadata:
         last_partition_id=view.places.specs.last_field_id,
         default_sort_order_id=reading.sorts.default_order(view.as_of, orders, kept.default_orders).order_id,
         sort_orders=[sort_order_json(order) for order in orders],
-        properties={**reading.properties, **FIXED_PROPERTIES},
+        properties={**DEFAULT_PROPERTIES, **reading.properties},
         current_snapshot_id=current,
         snapshots=[_rendered(table, shown) for shown in listed],
         snapshot_log=_increasing(_log(table)) if current is not None else [],
