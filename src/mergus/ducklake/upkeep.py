@@ -22,7 +22,14 @@ from mergus.ducklake.session import attach, literal
 from mergus.errors import SetupError
 from mergus.logs import log
 
-_CONFLICT: Final = "transaction conflict"
+# In DuckLake's words, and in those of Postgres where DuckLake's statements meet another's.
+_CONFLICTS: Final = (
+    "transaction conflict",
+    "could not serialize access",
+    "deadlock detected",
+    "maximum retry count",
+    "lock timeout",
+)
 # While one that was interrupted comes to an end.
 _PATIENCE: Final = 30.0
 
@@ -116,7 +123,7 @@ class Upkeep:
         except duckdb.Error as e:
             # it may be in the middle of a transaction, or have found a fault of its own
             self._discard()
-            if _CONFLICT in str(e).lower():
+            if any(words in str(e).lower() for words in _CONFLICTS):
                 raise GaveWay from None
             raise CallFailed(hide_password(str(e)).strip()) from None
         except SetupError as e:
