@@ -67,9 +67,8 @@ async def _whole(settings: Settings) -> dict[str, Any]:
     from mergus.ducklake.connect import open_pool
 
     async with open_pool(settings) as pool:
-        found = await lake_health.status(pool, settings)
-        worst = await lake_health.worst_first(pool, settings)
-    return {**found, "health": [lake_health.table_json(table, advised) for _, table, advised in worst]}
+        found, worst = await lake_health.status(pool, settings)
+    return {**found, "health": worst}
 
 
 async def _namespace(settings: Settings, namespace: str) -> list[dict[str, Any]]:

@@ -1,7 +1,4 @@
-"""Sweeps of a lake, in the process of the test, or in one of their own that may be killed:
-
-python -m tests.maintenance.sweeping sweep|orphans
-"""
+"""Sweeps of a lake, in the process of the test, or in one of their own that may be killed."""
 
 import asyncio
 import multiprocessing

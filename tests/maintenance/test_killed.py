@@ -10,10 +10,9 @@ import duckdb
 import pytest
 
 from mergus import faults
-from tests.support import lakes, servers
+from tests.support import lakes, loads, servers
 from tests.support.lakes import TestLake
 from tests.support.listeners import eventually
-from tests.support.loads import catalog
 from tests.support.servers import Server
 
 ADMIN = "/v1/lake/admin"
@@ -75,15 +74,8 @@ def assert_both_read_it(lake: TestLake, server: Server, schema: str) -> None:
     for table in "tu":
         with lake.duckdb() as session:
             theirs = sorted(row[0] for row in session.execute(f"SELECT i FROM {schema}.{table}").fetchall())
-        assert theirs == EXPECTED
-        found = catalog(lake.settings, server).load_table((schema, table))
-        assert sorted(found.scan().to_arrow()["i"].to_pylist()) == EXPECTED
-        with lake.duckdb() as session:
-            for snapshot in found.snapshots():
-                query = f"SELECT i FROM {schema}.{table} AT (VERSION => {snapshot.snapshot_id})"
-                then = sorted(row[0] for row in session.execute(query).fetchall())
-                rows = found.scan(snapshot_id=snapshot.snapshot_id).to_arrow()["i"].to_pylist()
-                assert sorted(rows) == then, snapshot.snapshot_id
+            assert theirs == EXPECTED
+            loads.assert_readable(lake, server, session, table, schema)
 
 
 @pytest.mark.parametrize(

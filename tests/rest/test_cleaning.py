@@ -7,6 +7,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from tests.support import loads
 from tests.support.lakes import TestLake
 from tests.support.loads import catalog
 from tests.support.servers import Server, error_of
@@ -22,14 +23,9 @@ def ask(server: Server, path: str, **body: Any) -> dict[str, Any]:
 
 
 def assert_both_read(lake: TestLake, server: Server, rows: int) -> None:
-    table = catalog(lake.settings, server).load_table("main.t")
-    assert len(table.scan().to_arrow()) == rows
     with lake.duckdb() as fresh:
+        loads.assert_readable(lake, server, fresh)
         assert fresh.execute("SELECT coalesce(len(list(i)), 0) FROM t").fetchall() == [(rows,)]
-        for snapshot in table.snapshots():
-            at = dict(snapshot.summary.additional_properties if snapshot.summary else {})["ducklake.snapshot-id"]
-            then = fresh.execute(f"SELECT coalesce(len(list(i)), 0) FROM t AT (VERSION => {at})").fetchall()
-            assert [(len(table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()),)] == then
 
 
 def test_what_nobody_needs_is_swept(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:

@@ -8,7 +8,7 @@ import duckdb
 import httpx
 import pytest
 
-from tests.support import lakes, servers
+from tests.support import lakes, loads, servers
 from tests.support.lakes import TestLake
 from tests.support.loads import catalog
 from tests.support.servers import Server, error_of
@@ -42,13 +42,8 @@ def head(lake: TestLake) -> int:
 
 
 def assert_both_agree(lake: TestLake, server: Server, name: str) -> None:
-    table = catalog(lake.settings, server).load_table(name)
-    assert table.snapshots()
     with lake.duckdb() as session:
-        for snapshot in table.snapshots():
-            ours = sorted(table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()["i"].to_pylist())
-            query = f"SELECT i FROM {name} AT (VERSION => {snapshot.snapshot_id})"
-            assert ours == sorted(row[0] for row in session.execute(query).fetchall()), snapshot.snapshot_id
+        assert loads.assert_readable(lake, server, session, name.removeprefix("main."))
 
 
 @pytest.fixture

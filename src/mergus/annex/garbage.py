@@ -18,7 +18,7 @@ from uuid import UUID
 from psycopg import sql
 
 from mergus.ducklake.connect import Conn
-from mergus.ducklake.listed_paths import one_spelling, spellings
+from mergus.ducklake.listed_paths import among
 
 Kind = Literal["list", "metadata", "hint", "client"]
 
@@ -119,9 +119,9 @@ STILL_METADATA: Final = """
 """
 STATISTICS: Final = """
     SELECT content::jsonb ->> 'statistics-path' FROM table_statistics
-    WHERE content::jsonb ->> 'statistics-path' = ANY(%(paths)s)
+    WHERE content::jsonb ->> 'statistics-path' = ANY(%(spellings)s)
 """
-NOTED: Final = "SELECT path FROM garbage WHERE path = ANY(%(paths)s)"
+NOTED: Final = "SELECT path FROM garbage WHERE path = ANY(%(spellings)s)"
 
 KEPT_LISTS: Final = """
     SELECT manifest_list FROM chain WHERE table_id = ANY(%(table_ids)s)
@@ -138,7 +138,6 @@ SWEEP: Final = """
 DOOM: Final = """
     UPDATE garbage SET doomed = true
     WHERE table_id = ANY(%(table_ids)s) AND path = ANY(%(paths)s) AND kind = 'list' AND since <= now() - %(grace)s
-    RETURNING path
 """
 HOLD: Final = """
     SELECT sweeping FROM chain_turn WHERE table_id = ANY(%(table_ids)s) ORDER BY table_id FOR UPDATE
@@ -215,18 +214,11 @@ async def metadata_files(conn: Conn, table_ids: Sequence[int]) -> dict[str, int]
 
 
 async def statistics_among(conn: Conn, paths: Collection[str]) -> set[str]:
-    return await _among(conn, STATISTICS, paths)
+    return await among(conn, STATISTICS, paths)
 
 
 async def noted_among(conn: Conn, paths: Collection[str]) -> set[str]:
-    return await _among(conn, NOTED, paths)
-
-
-async def _among(conn: Conn, query: LiteralString, paths: Collection[str]) -> set[str]:
-    """By whatever spelling a client gave."""
-    asked = {one_spelling(path): path for path in paths}
-    found = await (await conn.execute(query, {"paths": spellings(paths, "")})).fetchall()
-    return {asked[plain] for (path,) in found if (plain := one_spelling(path)) in asked}
+    return await among(conn, NOTED, paths)
 
 
 async def kept_lists(
@@ -241,13 +233,13 @@ async def live_lists(conn: Conn, table_ids: Sequence[int]) -> set[str]:
     return {row[0] for row in await (await conn.execute(LIVE_LISTS, {"table_ids": list(table_ids)})).fetchall()}
 
 
-async def doom(conn: Conn, table_ids: Sequence[int], paths: Collection[str], grace: timedelta) -> set[str]:
+async def doom(conn: Conn, table_ids: Sequence[int], paths: Collection[str], grace: timedelta) -> None:
     """Begins to delete objects of a table: those of these lists that are to go. Nothing may be deleted before this is
     committed."""
     key = {"table_ids": list(table_ids), "paths": list(paths), "grace": grace}
     async with conn.transaction():
         await conn.execute(SWEEP, key)
-        return {row[0] for row in await (await conn.execute(DOOM, key)).fetchall()}
+        await conn.execute(DOOM, key)
 
 
 async def hold(conn: Conn, table_ids: Sequence[int]) -> bool:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from mergus.ducklake.health import HEAVY_RATIO, CatalogHealth, TableHealth
+from mergus.ducklake.session import literal
 
 # Rows and deletes in Postgres, ended ones included. An Iceberg reader gets them as a file that is written anew after
 # each change, and a DuckDB session gets them from Postgres as text: a thousand is a hundred small inserts, and quick.
@@ -73,7 +74,7 @@ def _flush(health: TableHealth) -> Advice | None:
     rows = health.inlined_rows + health.inlined_ended
     waiting = [_many(rows, "inlined row")] if rows else []
     waiting += [_many(health.inlined_deletes, "inlined delete")] if health.inlined_deletes else []
-    named = f"schema_name => {_text(health.table.schema_name)}, table_name => {_text(health.table.name)}"
+    named = f"schema_name => {literal(health.table.schema_name)}, table_name => {literal(health.table.name)}"
     return _advice(
         (rows + health.inlined_deletes) / FLUSH_ROWS,
         "flush",
@@ -139,12 +140,7 @@ def _step(health: TableHealth, step: str) -> str:
 
 
 def _named(health: TableHealth) -> str:
-    return f"'lake', {_text(health.table.name)}, schema => {_text(health.table.schema_name)}"
-
-
-def _text(name: str) -> str:
-    """As a literal of SQL."""
-    return "'" + name.replace("'", "''") + "'"
+    return f"'lake', {literal(health.table.name)}, schema => {literal(health.table.schema_name)}"
 
 
 def _many(number: int, what: str) -> str:

@@ -60,7 +60,7 @@ async def list_jobs(lake: Lake, ctx: RequestContext, page: PageRequest) -> tuple
 
     found, token = await lake.page([ctx.operation], page, fetch, lambda job: str(job.id))
     async with lake.read() as conn:
-        return [await _head(conn, job) for job in found], token
+        return await _heads(conn, found), token
 
 
 async def load_job(lake: Lake, ctx: RequestContext, job_id: int) -> dict[str, Any]:
@@ -78,20 +78,26 @@ async def cancel_job(lake: Lake, ctx: RequestContext, job_id: int) -> dict[str, 
 
 async def _find(conn: Conn, ctx: RequestContext, job_id: int) -> Job:
     job = await jobs.find(conn, job_id)
-    namespace, table = (None, None) if job is None else await _about(conn, job)
+    ((namespace, table),) = [(None, None)] if job is None else await _about(conn, [job])
     await authorise(ctx, namespace, table)
     if job is None:
         raise NotFound(f"Job does not exist: {job_id}")
     return job
 
 
-async def _about(conn: Conn, job: Job) -> tuple[Namespace | None, str | None]:
+async def _about(conn: Conn, found: list[Job]) -> list[tuple[Namespace | None, str | None]]:
     """By the names that they have now; the catalog, if nobody knows any more."""
-    if job.table_id is not None:
-        target = (await targets.named(conn, [job.table_id])).get(job.table_id)
-        return (None, None) if target is None else (Namespace.of_schema(target.schema), target.table)
-    name = None if job.schema_id is None else await targets.schema_name(conn, job.schema_id)
-    return (None, None) if name is None else (Namespace.of_schema(name), None)
+    tables = await targets.named(conn, [job.table_id for job in found if job.table_id is not None])
+    schemas = await targets.schema_names(conn, [job.schema_id for job in found if job.schema_id is not None])
+
+    def one(job: Job) -> tuple[Namespace | None, str | None]:
+        target = None if job.table_id is None else tables.get(job.table_id)
+        if target is not None:
+            return Namespace.of_schema(target.schema), target.table
+        name = None if job.schema_id is None else schemas.get(job.schema_id)
+        return None if name is None else Namespace.of_schema(name), None
+
+    return [one(job) for job in found]
 
 
 async def _wait(lake: Lake, job: Job, patience: float) -> Job:
@@ -104,8 +110,11 @@ async def _wait(lake: Lake, job: Job, patience: float) -> Job:
     return job
 
 
-async def _head(conn: Conn, job: Job) -> dict[str, Any]:
-    namespace, table = await _about(conn, job)
+async def _heads(conn: Conn, found: list[Job]) -> list[dict[str, Any]]:
+    return [_head(job, *about) for job, about in zip(found, await _about(conn, found), strict=True)]
+
+
+def _head(job: Job, namespace: Namespace | None, table: str | None) -> dict[str, Any]:
     return {
         "job-id": job.id,
         "kind": job.kind,
@@ -132,4 +141,5 @@ async def _json(conn: Conn, job: Job) -> dict[str, Any]:
         for i, result in results.items()
         if i in known
     ]
-    return {**await _head(conn, job), "tables": done}
+    (head,) = await _heads(conn, [job])
+    return {**head, "tables": done}

@@ -4,8 +4,6 @@ All of it is read from Postgres when it is asked for, a page of tables at a time
 always the lake of now: a warehouse of the past says by which name a table is meant, no more.
 """
 
-import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -26,14 +24,11 @@ from mergus.catalog.listener_status import SHOWN_FAILURES, standing_json
 from mergus.catalog.paging import PageRequest
 from mergus.config import Settings
 from mergus.ducklake import health
-from mergus.ducklake.connect import Pool, one_state
+from mergus.ducklake.connect import Conn, Pool, one_state
 from mergus.ducklake.health import CatalogHealth, LiveTable, TableHealth
-from mergus.errors import NoSuchTable, TableGone
+from mergus.errors import NoSuchTable
 from mergus.iceberg.namespace import Namespace
-
-TARGET_PROPERTY: Final = "write.target-file-size-bytes"
-# A flush drops several tables of inlined rows, and each look may meet another.
-FLUSH_SECONDS: Final = 5.0
+from mergus.maintenance.policy import TARGET_SIZE
 
 SUMMED: Final = (
     *("data_files", "data_bytes", "small_files", "tiny_files", "mergeable_files", "merged_files", "file_rows", "rows"),
@@ -42,17 +37,25 @@ SUMMED: Final = (
 )
 
 
+# A table with its weight and what it needs.
+Needy = tuple[float, TableHealth, list[Advice]]
+
+
 @dataclass(slots=True)
 class Totals:
-    """Of all tables. `needs` says how many need what."""
+    """Of all tables. `needs` says how many need what, `needy` which."""
 
     sums: Counter[str] = field(default_factory=Counter[str])
+    needy: list["Needy"] = field(default_factory=list["Needy"])
     needs: Counter[str] = field(default_factory=lambda: Counter(flush=0, rewrite=0, compact=0))
 
     def add(self, table: TableHealth) -> None:
         for name in SUMMED:
             self.sums[name] += getattr(table, name)
-        self.needs.update(one.action for one in advise_table(table))
+        advised = advise_table(table)
+        self.needs.update(one.action for one in advised)
+        if advised:
+            self.needy.append((advice.weight(advised), table, advised))
 
     @property
     def deleted_ratio(self) -> float:
@@ -61,7 +64,7 @@ class Totals:
 
 async def get_status(lake: Lake, ctx: RequestContext) -> dict[str, Any]:
     await authorise(ctx, None)
-    return await status(lake.pool, lake.settings)
+    return (await status(lake.pool, lake.settings))[0]
 
 
 async def get_table_health(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str) -> dict[str, Any]:
@@ -79,36 +82,35 @@ async def list_health(lake: Lake, ctx: RequestContext, page: PageRequest) -> tup
     none."""
     await authorise(ctx, None)
 
-    async def fetch(after: str | None, limit: int | None) -> list[tuple[float, TableHealth, list[Advice]]]:
-        found = await worst_first(lake.pool, lake.settings)
+    async def fetch(after: str | None, limit: int | None) -> list[Needy]:
+        totals = await _count(lake.pool, lake.settings)
         behind = None if after is None else tuple(orjson.loads(after))
-        return [one for one in found if behind is None or _place(one) > behind][:limit]
+        return [one for one in sorted(totals.needy, key=_place) if behind is None or _place(one) > behind][:limit]
 
     found, token = await lake.page([ctx.operation], page, fetch, lambda one: orjson.dumps(_place(one)).decode())
     return [table_json(table, advised) for _, table, advised in found], token
 
 
-async def worst_first(
-    pool: Pool, settings: Settings, schema_name: str | None = None
-) -> list[tuple[float, TableHealth, list[Advice]]]:
-    """With their weights and what they need."""
-    found: list[tuple[float, TableHealth, list[Advice]]] = []
-    async for page in pages(pool, settings, schema_name):
-        found += [(advice.weight(advised), table, advised) for table in page if (advised := advise_table(table))]
-    return sorted(found, key=_place)
+async def _count(pool: Pool, settings: Settings, *, merging: bool = True) -> Totals:
+    totals = Totals()
+    async for page in pages(pool, settings, merging=merging):
+        for table in page:
+            totals.add(table)
+    return totals
 
 
-def _place(one: tuple[float, TableHealth, list[Advice]]) -> tuple[float, int]:
+def _place(one: Needy) -> tuple[float, int]:
     return -one[0], one[1].table.id
 
 
-async def status(pool: Pool, settings: Settings) -> dict[str, Any]:
-    """Of the catalog as a whole. What else a server has to tell of itself is another part here."""
+async def status(pool: Pool, settings: Settings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Of the catalog as a whole; and of the tables that need something, the worst first. What else a server has to tell
+    of itself is another part here."""
     whole, totals, number = await measure_all(pool, settings)
     async with one_state(pool) as conn:
         standing = await listener.status(conn, SHOWN_FAILURES)
         standing_of_jobs = await jobs.standing(conn)
-    return {
+    told = {
         "server": {"version": __version__},
         "ducklake": {"version": whole.version, "created-by": whole.created_by},
         "namespaces": whole.schemas,
@@ -126,14 +128,12 @@ async def status(pool: Pool, settings: Settings) -> dict[str, Any]:
         "tables-in-need": dict(totals.needs),
         "advice": advice_json(advise_catalog(whole)),
     }
+    return told, [table_json(table, advised) for _, table, advised in sorted(totals.needy, key=_place)]
 
 
 async def measure_all(pool: Pool, settings: Settings, *, merging: bool = True) -> tuple[CatalogHealth, Totals, int]:
     """And the number of views, of both sides."""
-    totals = Totals()
-    async for page in pages(pool, settings, merging=merging):
-        for table in page:
-            totals.add(table)
+    totals = await _count(pool, settings, merging=merging)
     async with one_state(pool) as conn:
         whole = await health.catalog(conn)
         return whole, totals, whole.views + await views.count_ours(conn)
@@ -149,31 +149,18 @@ async def pages(
 ) -> AsyncGenerator[list[TableHealth]]:
     """Live tables in the order of their ids, all, or those of a schema, or one; never a connection held between."""
     after, is_last = -1, False
-    until = time.monotonic() + FLUSH_SECONDS
+
+    async def look(conn: Conn) -> tuple[list[LiveTable], list[TableHealth]]:
+        page = await health.tables(conn, after, schema_name, only)
+        wished = await tables.values_of(conn, TARGET_SIZE, [table.id for table in page])
+        targets = {table: table.target(health.number_of_bytes(wished.get(table.id))) for table in page}
+        return page, await health.read(conn, settings.metadata_schema, targets, merging=merging)
+
     while not is_last:
-        try:
-            async with one_state(pool) as conn:
-                page = await health.tables(conn, after, schema_name, only)
-                wished = await tables.values_of(conn, TARGET_PROPERTY, [table.id for table in page])
-                targets = {table: target_bytes(table, wished.get(table.id)) for table in page}
-                found = await health.read(conn, settings.metadata_schema, targets, merging=merging)
-        except TableGone:
-            # dropped by a flush since this state of the lake: the next one has its rows in a file
-            if time.monotonic() > until:
-                raise
-            await asyncio.sleep(0.02)
-            continue
+        page, found = await health.settled(pool, look)
         yield found
-        until = time.monotonic() + FLUSH_SECONDS
         is_last = len(page) < health.TABLES_IN_A_PAGE
         after = page[-1].id if page else after
-
-
-def target_bytes(table: LiveTable, wished: str | None) -> int:
-    """What was said of the table alone counts before what was said of more: by DuckLake's option, by Iceberg's
-    property, by the option of its schema or of the lake."""
-    own = table.own_target or health.number_of_bytes(wished)
-    return own or table.wider_target or health.DEFAULT_TARGET_BYTES
 
 
 def table_json(table: TableHealth, advised: Sequence[Advice]) -> dict[str, Any]:

@@ -4,17 +4,25 @@ whole catalog its snapshots and what is to be deleted.
 They are counted for many tables at once, so that a catalog of any number of tables costs a few statements for each page
 of it. A page is one state of the lake: call it inside one REPEATABLE READ transaction, and end that soon. A flush waits
 with dropping an inlined table that somebody reads, and Postgres has room for some thousand locks in all. A table that a
-flush has dropped meanwhile fails the query (`TableGone`); then the page is to be read again.
+flush has dropped meanwhile fails the query; then the page is read again (`settled`).
 """
 
+import asyncio
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mergus.ducklake import inlined_counts
-from mergus.ducklake.connect import Conn
+from mergus.ducklake.connect import Conn, Pool, one_state
+from mergus.errors import TableGone
+
+T = TypeVar("T")
+
+# A flush drops several tables of inlined rows, and each look may meet another.
+FLUSH_SECONDS: Final = 5.0
 
 # As DuckLake has it where nobody says otherwise.
 DEFAULT_TARGET_BYTES: Final = 1 << 29
@@ -143,6 +151,11 @@ class LiveTable:
     # False where somebody has turned merging and rewriting off: DuckLake then does neither, whoever asks
     compacts: bool
 
+    def target(self, wished: int | None) -> int:
+        """What was said of the table alone counts before what was said of more: by DuckLake's option, by Iceberg's
+        property, by the option of its schema or of the lake."""
+        return self.own_target or wished or self.wider_target or DEFAULT_TARGET_BYTES
+
 
 @dataclass(slots=True)
 class TableHealth:
@@ -199,6 +212,20 @@ class CatalogHealth:
     scheduled_since: datetime | None
     version: str | None
     created_by: str | None
+
+
+async def settled(pool: Pool, look: Callable[[Conn], Awaitable[T]]) -> T:
+    """What is seen in one state of the lake. Where a flush has dropped a table since that state, the next one has its
+    rows in a file."""
+    until = time.monotonic() + FLUSH_SECONDS
+    while True:
+        try:
+            async with one_state(pool) as conn:
+                return await look(conn)
+        except TableGone:
+            if time.monotonic() > until:
+                raise
+            await asyncio.sleep(0.02)
 
 
 async def catalog(conn: Conn) -> CatalogHealth:

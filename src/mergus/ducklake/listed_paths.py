@@ -2,7 +2,7 @@
 three ways if it is on a local disk, and is relative to the table's directory if it lies below that."""
 
 from collections.abc import Collection, Iterable
-from typing import Final
+from typing import Final, LiteralString
 
 from mergus.ducklake.connect import Conn
 from mergus.ducklake.paths import Path, TablePaths
@@ -52,8 +52,13 @@ async def of_another(conn: Conn, table_id: int | None, candidates: Collection[st
 
 async def named(conn: Conn, candidates: Collection[str]) -> set[str]:
     """Those of the candidates, absolute paths outside of DuckLake's data path, that any row names."""
+    return await among(conn, NAMED, candidates)
+
+
+async def among(conn: Conn, query: LiteralString, candidates: Collection[str]) -> set[str]:
+    """Those of the candidates that a query for `spellings` finds, by whatever spelling a client gave."""
     asked = {one_spelling(path): path for path in candidates}
-    found = await (await conn.execute(NAMED, {"spellings": spellings(candidates, "")})).fetchall()
+    found = await (await conn.execute(query, {"spellings": spellings(candidates, "")})).fetchall()
     return {asked[plain] for (path,) in found if (plain := one_spelling(path)) in asked}
 
 

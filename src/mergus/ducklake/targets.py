@@ -23,8 +23,9 @@ NAMED: Final = """
         WHERE t.table_id = ANY(%(ids)s) ORDER BY t.table_id, t.begin_snapshot DESC
     ) AS last
 """
-SCHEMA_NAME: Final = """
-    SELECT schema_name FROM ducklake_schema WHERE schema_id = %(schema_id)s ORDER BY begin_snapshot DESC LIMIT 1
+SCHEMA_NAMES: Final = """
+    SELECT DISTINCT ON (schema_id) schema_id, schema_name FROM ducklake_schema
+    WHERE schema_id = ANY(%(ids)s) ORDER BY schema_id, begin_snapshot DESC
 """
 ANY_ROW: Final = "SELECT EXISTS (SELECT FROM {})"
 # One at a time looks after a table, whoever it is.
@@ -51,9 +52,10 @@ async def named(conn: Conn, ids: list[int]) -> dict[int, Target]:
     return {row[0]: Target(*row) for row in await found.fetchall()}
 
 
-async def schema_name(conn: Conn, schema_id: int) -> str | None:
-    row = await (await conn.execute(SCHEMA_NAME, {"schema_id": schema_id})).fetchone()
-    return None if row is None else str(row[0])
+async def schema_names(conn: Conn, ids: list[int]) -> dict[int, str]:
+    """The same of schemas."""
+    found = await conn.execute(SCHEMA_NAMES, {"ids": ids})
+    return dict(await found.fetchall())  # pyright: ignore[reportArgumentType,reportCallIssue]
 
 
 async def has_inlined_deletes(conn: Conn, metadata_schema: str, table_id: int) -> bool:

@@ -50,7 +50,7 @@ async def compact(work: Work) -> None:
     if gave_way and tries < TRIES:
         work.progress["tries"] = tries + 1
         raise PutOff(WAIT * tries)
-    if "cleanup" in work.job.options.get("steps", ["cleanup"]):
+    if "steps" not in work.job.options:
         work.add(cleaned_files=await clean_up(work))
     await work.say(tables=len(wanted), tables_done=len(wanted), at=None)
 

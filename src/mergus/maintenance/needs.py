@@ -1,36 +1,23 @@
 """What a table needs, from its numbers: most tables of a lake need nothing most of the time, and are not touched."""
 
-import asyncio
-import time
-from typing import Any, Final
+from typing import Any
 
 from mergus.config import Settings
 from mergus.ducklake import health
-from mergus.ducklake.connect import Pool, one_state
+from mergus.ducklake.connect import Conn, Pool
 from mergus.ducklake.health import TableHealth
-from mergus.errors import TableGone
 from mergus.maintenance.policy import Policy
-
-# A flush drops several tables of inlined rows, and each look may meet another.
-_FLUSH_SECONDS: Final = 5.0
 
 
 async def measure(pool: Pool, settings: Settings, table_id: int, policy: Policy) -> TableHealth | None:
     """None if it has been dropped."""
-    until = time.monotonic() + _FLUSH_SECONDS
-    while True:
-        try:
-            async with one_state(pool) as conn:
-                found = await health.tables(conn, -1, only=table_id)
-                if not found:
-                    return None
-                wished = found[0].own_target or policy.target_size or found[0].wider_target
-                sizes = {found[0]: wished or health.DEFAULT_TARGET_BYTES}
-                return (await health.read(conn, settings.metadata_schema, sizes, heavy=policy.delete_ratio))[0]
-        except TableGone:
-            if time.monotonic() > until:
-                raise
-            await asyncio.sleep(0.02)
+
+    async def look(conn: Conn) -> list[TableHealth]:
+        found = await health.tables(conn, -1, only=table_id)
+        sizes = {table: table.target(policy.target_size) for table in found}
+        return await health.read(conn, settings.metadata_schema, sizes, heavy=policy.delete_ratio)
+
+    return next(iter(await health.settled(pool, look)), None)
 
 
 def needs(step: str, table: TableHealth, *, is_changed: bool) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mergus.ducklake.health import HEAVY_RATIO
 from mergus.errors import BadRequest
 
 PREFIX: Final = "mergus.maintenance."
@@ -23,7 +24,7 @@ ICEBERGS: Final = (TARGET_SIZE, KEEP_SNAPSHOTS, KEEP_MS)
 # In this order: what is flushed first is not lost on a rewrite, and what is rewritten can be merged.
 STEPS: Final = ("flush", "rewrite", "merge")
 # DuckLake's own is 0.95: by then a scan reads twenty rows for one.
-DELETE_RATIO: Final = 0.3
+DELETE_RATIO: Final = HEAVY_RATIO
 MAX_FILES: Final = 10_000
 
 

@@ -78,10 +78,10 @@ class Worker:
         JOBS.labels(job.kind, state).inc()
         JOB_SECONDS.labels(job.kind).observe(time.monotonic() - start)
         log.info("job %s (%s) is %s after %.1f s", job.id, job.kind, state, time.monotonic() - start)
+        await jobs.forget(conn, self._settings.jobs_seconds)
         return True
 
     async def _schedule(self, conn: Conn) -> None:
-        await jobs.forget(conn, self._settings.jobs_seconds)
         every = self._settings.maintenance_every
         if not every:
             return

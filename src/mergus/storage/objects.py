@@ -38,6 +38,7 @@ _ACTIONS = {
     "open": "HeadObject",
     "put": "PutObject",
     "delete": "DeleteObject",
+    "list": "ListObjectsV2",
 }
 _SENT = "http.request.body.size"
 _RECEIVED = "http.response.body.size"
