@@ -1,3 +1,4 @@
+import logging
 from collections.abc import Iterator
 
 import duckdb
@@ -6,6 +7,9 @@ import pytest
 from tests.support import lakes, servers
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
+
+# a line for each request of a test would hide what a failure has to say
+logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 @pytest.fixture(scope="module")

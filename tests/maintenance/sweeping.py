@@ -64,8 +64,7 @@ def killed(lake: TestLake, what: Callable[[TestLake], Swept], at: str) -> None:
 
 def _die(what: Callable[[TestLake], Swept], env: dict[str, str], at: str) -> None:
     os.environ.update(env)
-    name, _, times = at.partition(":")
-    faults._NAME, faults._left = name, int(times or 1)
+    faults._NAME, faults._left = at, 1
     what(TestLake(Settings()))  # pyright: ignore[reportCallIssue]
 
 
