@@ -8,8 +8,25 @@ from tests.support import lakes, servers
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
+# Run by `./scripts/test --heavy`: whole processes that die at every step, writers at once, long stories that chance
+# writes, Apache's kit, stacks that come and go.
+HEAVY = (
+    "tests/concurrency/",
+    "tests/embedded/test_dev.py::TestLifeCycle",
+    "tests/faults/",
+    "tests/machine/",
+    "tests/maintenance/test_killed.py",
+    "tests/rck/",
+)
+
 # a line for each request of a test would hide what a failure has to say
 logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(HEAVY):
+            item.add_marker("heavy")
 
 
 @pytest.fixture(scope="module")

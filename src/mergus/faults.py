@@ -35,14 +35,24 @@ from typing import Final
 
 VARIABLE: Final = "MERGUS_TEST_FAULT"
 
-_NAME, _, _TIMES = os.environ.get(VARIABLE, "").partition(":")
-_left = int(_TIMES or 1)
+_name = ""
+_left = 1
+
+
+def arm(fault: str) -> None:
+    """What the variable says, for a process that has it later than this module."""
+    global _name, _left  # noqa: PLW0603
+    _name, _, times = fault.partition(":")
+    _left = int(times or 1)
 
 
 def point(name: str) -> None:
     global _left  # noqa: PLW0603
-    if name != _NAME:
+    if name != _name:
         return
     _left -= 1
     if _left <= 0:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+arm(os.environ.get(VARIABLE, ""))

@@ -22,9 +22,9 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from mergus.config import read_connection
-from mergus.embedded.state import free_port
 from mergus.process import end_with_parent
 from tests.support import lakes
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DEV = [sys.executable, "-m", "mergus", "dev"]
@@ -41,6 +41,12 @@ def clean_env(state: Path, **more: str) -> dict[str, str]:
     return {**env, "MERGUS_STATE_DIR": str(state), "MERGUS_PORT": str(free_port()), **more}
 
 
+def _as_in_a_terminal() -> None:
+    end_with_parent()
+    # the suite itself may run under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Dev:
     def __init__(self, command: list[str], env: dict[str, str]) -> None:
         self.env = env
@@ -54,7 +60,7 @@ class Dev:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            preexec_fn=end_with_parent,
+            preexec_fn=_as_in_a_terminal,
         )
 
     def wait_ready(self) -> None:

@@ -64,7 +64,7 @@ def killed(lake: TestLake, what: Callable[[TestLake], Swept], at: str) -> None:
 
 def _die(what: Callable[[TestLake], Swept], env: dict[str, str], at: str) -> None:
     os.environ.update(env)
-    faults._NAME, faults._left = at, 1
+    faults.arm(at)
     what(TestLake(Settings()))  # pyright: ignore[reportCallIssue]
 
 

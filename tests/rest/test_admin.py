@@ -15,11 +15,11 @@ import pytest
 from pydantic import SecretStr
 
 from mergus.config import Settings
-from mergus.embedded.state import free_port
 from mergus.serve import environment
 from tests.support import lakes, listeners, servers
 from tests.support.lakes import TestLake
 from tests.support.listeners import eventually, leader, listener, metrics, samples, status, wait_until_caught_up
+from tests.support.ports import free_port
 from tests.support.servers import Server, error_of
 
 PATH = "/v1/lake/admin/listener"

@@ -1,7 +1,7 @@
 """Commands of ours in processes that have all of it imported already: forked from one that did so once.
 
 Imports are most of what a short-lived server costs, and the suite starts a thousand. Whoever is to see a process from
-its very beginning (what Python reads when it starts, several workers, `faults`) starts it the long way.
+its very beginning (what Python reads when it starts, several workers) starts it the long way.
 """
 
 import multiprocessing
@@ -13,6 +13,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from subprocess import TimeoutExpired
 
+from mergus import faults
 from mergus.process import end_with_parent
 
 IMPORTED = ["mergus.app", "mergus.cli", "mergus.listen", "mergus.serve", __name__]
@@ -63,6 +64,7 @@ def _run(command: tuple[str, ...], env: dict[str, str], log: Path) -> None:
         os.dup2(output.fileno(), 2)
     os.environ.clear()
     os.environ.update(env)
+    faults.arm(env.get(faults.VARIABLE, ""))
     sys.argv = ["mergus", *command]
     from mergus.cli import main
 

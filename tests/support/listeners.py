@@ -26,10 +26,10 @@ from pyiceberg.table import StaticTable
 from mergus.annex.leadership import IS_LED
 from mergus.config import Settings
 from mergus.ducklake.session import identifier
-from mergus.embedded.state import free_port
 from tests.support import servers
 from tests.support.lakes import TestLake
 from tests.support.loads import Bucket, Metadata, in_order, rows, s3_properties
+from tests.support.ports import free_port
 from tests.support.servers import Server
 
 _CHANGES_ROWS_OR_FILES = re.compile(

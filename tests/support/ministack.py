@@ -20,8 +20,8 @@ import boto3
 from pydantic import SecretStr
 
 from mergus import loopback
-from mergus.embedded.state import free_port
 from mergus.process import Child
+from tests.support.ports import free_port
 
 VERSION = "1.5.33"
 BUCKET = "mergus"

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from mergus.embedded.state import free_port
+from tests.support.ports import free_port
 
 DISCOVERY = "/.well-known/openid-configuration"
 JWKS = "/keys"

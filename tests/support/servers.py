@@ -13,12 +13,11 @@ from urllib.parse import quote
 
 import httpx
 
-from mergus import faults
 from mergus.config import Settings, variable
-from mergus.embedded.state import free_port
 from mergus.process import end_with_parent
 from mergus.serve import environment
 from tests.support.forked import Forked
+from tests.support.ports import free_port
 
 STARTUP_SECONDS = 60
 # of the servers through which engines read: MERGUS_TEST_LISTENER=off ./scripts/test tests/interop
@@ -79,7 +78,7 @@ def start(settings: Settings, log: Path, *command: str) -> Process:
     is unset here does not come from the suite's environment."""
     names = {variable(name) for name in Settings.model_fields}
     env = {name: value for name, value in os.environ.items() if name not in names} | environment(settings)
-    if settings.workers == 1 and faults.VARIABLE not in env:
+    if settings.workers == 1:
         return Forked(command, env, log)
     with log.open("wb") as output:
         return subprocess.Popen(

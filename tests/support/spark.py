@@ -24,6 +24,8 @@ def session() -> SparkSession:
         "spark.local.dir": str(scratch),
         "spark.ui.enabled": "false",
         "spark.driver.memory": "2g",
+        # a session of minutes gains nothing from the second compiler, and pays for it
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
