@@ -26,7 +26,7 @@ def _of_a_catalog(command: F) -> F:
     """The options of everything that speaks to a server."""
     options = [
         click.option("--uri", help="Server.  [MERGUS_URI; else the one that `mergus dev` runs here]"),
-        click.option("--warehouse", help="Which catalog of the server, or the lake as it was: lake@TAG.  [its default]"),
+        click.option("--warehouse", help="Which catalog, or the lake as it was: lake@TAG.  [the server's own]"),
         click.option("--credential", metavar="NAME:SECRET", help="Client as which to come.  [MERGUS_CREDENTIAL]"),
         click.option("--token", help="A token instead.  [MERGUS_TOKEN]"),
     ]
@@ -121,9 +121,7 @@ def verify(
 @click.option("--master", help="Spark's.  [local[*]]")
 @click.option("--conf", metavar="KEY=VALUE", multiple=True, help="A setting of Spark's.")
 @_of_a_catalog
-def spark(
-    sql: str | None, only_settings: bool, master: str | None, conf: tuple[str, ...], **given: str | None
-) -> None:
+def spark(sql: str | None, only_settings: bool, master: str | None, conf: tuple[str, ...], **given: str | None) -> None:
     """Spark on the catalog, ready configured: a shell, one statement, or the settings.
 
     Tables are lake.NAMESPACE.TABLE. Keys come from AWS_* variables if there are any, else the server vends them.
@@ -137,7 +135,7 @@ def spark(
         return
     active = session.spark_session(where, master=master, app="mergus", conf=_pairs(conf))
     if sql is not None:
-        active.sql(sql).show(1000, truncate=False)
+        session.query(active, sql).show(1000, truncate=False)
         return
     import code
 

@@ -100,8 +100,12 @@ class Client:
 
     @property
     def _headers(self) -> dict[str, str]:
-        known = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
-        return {"Content-Type": "application/json", **known}
+        return headers(self.token)
+
+
+def headers(token: str | None) -> dict[str, str]:
+    known = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return {"Content-Type": "application/json", **known}
 
 
 def _path(namespace: Levels) -> str:

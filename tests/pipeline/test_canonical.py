@@ -98,7 +98,7 @@ def texts(dialect: Dialect, kind: Type, found: Sequence[Any]) -> list[str | None
 
 
 @pytest.mark.xdist_group("spark")
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(columns())
 def test_engines_write_one_text(column: tuple[Type, list[Any]]) -> None:
     kind, found = column

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.xdist_group("spark")
 STORY = (
     """CREATE TABLE {s}.t(i BIGINT, s VARCHAR, d DECIMAL(20, 8), f DOUBLE, at TIMESTAMP, tz TIMESTAMPTZ, day DATE,
                          b BLOB, u UUID, l INTEGER[], m MAP(VARCHAR, INTEGER), r STRUCT(a INTEGER, "b c" VARCHAR[]))""",
-    """INSERT INTO {s}.t SELECT range, 'x' || range, range / 7, sqrt(range), TIMESTAMP '2024-01-01' + INTERVAL (range) HOUR,
+    """INSERT INTO {s}.t SELECT range, 'x' || range, range / 7, sqrt(range),
+                         TIMESTAMP '2024-01-01' + INTERVAL (range) HOUR,
                          TIMESTAMPTZ '2024-01-01 00:00:00+00' + INTERVAL (range) SECOND, DATE '1969-12-25' + range::INT,
                          encode('b' || range), uuid(), [range, NULL], MAP {'k': range}, {'a': range, 'b c': ['>', NULL]}
        FROM range(100)""",

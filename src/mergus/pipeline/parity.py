@@ -6,9 +6,9 @@ the differing ones are found in a few groups, and only those groups' rows are fe
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from mergus.iceberg.schema import Schema
 from mergus.pipeline.canonical import Dialect
@@ -19,14 +19,13 @@ DIGITS: Final = 3
 MOST_GROUPS: Final = 64
 
 
-class Side(Protocol):
-    """One engine's view of a table at a snapshot."""
+@dataclass(frozen=True)
+class Side:
+    """One engine's view of a table at a snapshot: `source` is what stands in its FROM."""
 
     dialect: Dialect
-    # in the engine's FROM
     source: str
-
-    def ask(self, query: str) -> list[tuple[Any, ...]]: ...
+    ask: Callable[[str], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,16 @@ that it signs. Secrets are given to the session, never printed: `settings` leave
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mergus.client import Address, Client
 from mergus.errors import SetupError
 from mergus.pipeline import versions
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 CATALOG: Final = "lake"
 KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
@@ -98,8 +98,17 @@ def spark_session(
     return builder.getOrCreate()
 
 
+def query(spark: "SparkSession", text: str) -> "DataFrame":
+    return spark.sql(text)  # pyright: ignore[reportUnknownMemberType]
+
+
+def rows(spark: "SparkSession", text: str) -> list[tuple[Any, ...]]:
+    """What a query gives, all of it."""
+    return [tuple(row) for row in query(spark, text).collect()]
+
+
 @contextmanager
-def conf(spark: "SparkSession", wanted: Mapping[str, str]) -> Iterator[None]:
+def conf(spark: "SparkSession", wanted: Mapping[str, str]) -> Generator[None]:
     """Settings of a session for a while."""
     before = {key: spark.conf.get(key, None) for key in wanted}
     for key, value in wanted.items():

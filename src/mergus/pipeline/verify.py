@@ -8,6 +8,7 @@ said, and is not counted as equal.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
@@ -18,9 +19,9 @@ from mergus.ducklake import session
 from mergus.ducklake.past_names import name_at
 from mergus.errors import SetupError
 from mergus.iceberg.schema_parse import parse_schema
-from mergus.pipeline.canonical import CANONICAL, DUCKDB, SPARK, Dialect, NotComparable
-from mergus.pipeline.parity import Compared, compare
-from mergus.pipeline.session import conf
+from mergus.pipeline.canonical import CANONICAL, DUCKDB, SPARK, NotComparable
+from mergus.pipeline.parity import Compared, Side, compare
+from mergus.pipeline.session import conf, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,13 +70,6 @@ class Report:
     def json(self) -> dict[str, Any]:
         states = ("equal", "different", "unknown")
         return {**{state: self.count(state) for state in states}, "checked": [one.json() for one in self.checked]}
-
-
-@dataclass(frozen=True)
-class _Side:
-    dialect: Dialect
-    source: str
-    ask: Callable[[str], list[tuple[Any, ...]]]
 
 
 def verify(
@@ -133,9 +127,9 @@ def _table(
         at, shown = int(snapshot["summary"]["ducklake.snapshot-id"]), int(snapshot["snapshot-id"])
         schema = parse_schema(schemas[snapshot.get("schema-id", metadata["current-schema-id"])])
         try:
-            ours = _Side(DUCKDB, _in_duckdb(lake, metadata["table-uuid"], at), lambda q: lake.execute(q).fetchall())
+            ours = Side(DUCKDB, _in_duckdb(lake, metadata["table-uuid"], at), lambda q: lake.execute(q).fetchall())
             name = ".".join(map(SPARK.identifier, [catalog, *namespace, table]))
-            theirs = _Side(SPARK, f"{name} VERSION AS OF {shown}", lambda q: [tuple(r) for r in spark.sql(q).collect()])
+            theirs = Side(SPARK, f"{name} VERSION AS OF {shown}", partial(rows, spark))
             found = compare(ours, theirs, schema, most)
         except (NotComparable, Refused) as e:
             yield Checked(namespace, table, shown, at, "unknown", str(e))
