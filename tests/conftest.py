@@ -3,17 +3,21 @@ from collections.abc import Iterator
 
 import duckdb
 import pytest
+from hypothesis import settings
 
 from tests.support import lakes, servers
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
-# Run by `./scripts/test --heavy`: whole processes that die at every step, writers at once, long stories that chance
-# writes, Apache's kit, stacks that come and go.
+# Run by `./scripts/test --heavy`: whole processes that die at every step, writers at once, long stories and requests
+# that chance writes, Apache's kit, stacks that come and go.
 HEAVY = (
     "tests/concurrency/",
-    "tests/embedded/test_dev.py::TestLifeCycle",
+    "tests/conformance/",
+    "tests/embedded/test_dev.py",
     "tests/faults/",
+    "tests/interop/test_time_travel.py",
+    "tests/interop/test_views_past.py",
     "tests/machine/",
     "tests/maintenance/test_killed.py",
     "tests/rck/",
@@ -21,6 +25,10 @@ HEAVY = (
 
 # a line for each request of a test would hide what a failure has to say
 logging.getLogger("httpx").setLevel(logging.WARNING)
+
+# how long an example takes on a machine that does other things as well says nothing
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

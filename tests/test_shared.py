@@ -61,7 +61,7 @@ def test_who_comes_while_a_call_runs_waits_for_the_next() -> None:
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_caller_is_given_what_began_before_it_came(pauses: list[int]) -> None:
     async def story() -> None:
         clock = Clock()

@@ -766,7 +766,7 @@ class TestNoChangeOfATokenIsGood:
             checked.verify(changed)
 
     @given(st.data())
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     def test_of_its_text(self, checked: "Checked", data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(checked.tokens))
         at = data.draw(st.integers(0, len(token) - 1))
@@ -777,7 +777,7 @@ class TestNoChangeOfATokenIsGood:
             self.refused(checked, changed)
 
     @given(st.data())
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     def test_of_the_bytes_of_its_parts(self, checked: "Checked", data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(checked.tokens))
         parts = [bytearray(base64.urlsafe_b64decode(p + "=" * (-len(p) % 4))) for p in token.split(".")]

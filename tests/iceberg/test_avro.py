@@ -13,7 +13,7 @@ from typing import Any, Literal
 import fastavro
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mergus.iceberg import avro, avro_encode, avro_theirs, manifest
@@ -101,7 +101,6 @@ def as_fastavro_writes_it(data: bytes) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("content", ["data", "deletes"])
-@settings(deadline=None)
 @given(data=st.data())
 def test_manifests_are_the_bytes_of_fastavro(
     version: int, content: Literal["data", "deletes"], data: st.DataObject
@@ -111,7 +110,6 @@ def test_manifests_are_the_bytes_of_fastavro(
     assert blocks(ours) == as_fastavro_writes_it(ours)
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_lists_are_the_bytes_of_fastavro(data: st.DataObject) -> None:
     ours = test_manifest_list.written(data.draw(test_manifest_list.any_manifests(3)), 3)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
@@ -36,13 +36,11 @@ ONE = BitMap([1]).serialize()
 NONE = BitMap().serialize()
 
 
-@settings(deadline=None)
 @given(positions)
 def test_positions_come_back_as_a_set(found: list[int]) -> None:
     assert list(decode(encode(found))) == sorted(set(found))
 
 
-@settings(deadline=None)
 @given(positions, st.randoms(use_true_random=False))
 def test_equal_sets_are_equal_bytes_however_they_came_to_be(found: list[int], random) -> None:
     shuffled = [*found, *found[:10]]
@@ -102,7 +100,6 @@ def test_no_changed_byte_goes_unnoticed() -> None:
                 decode(bytes(wrong))
 
 
-@settings(deadline=None)
 @given(positions, st.data())
 def test_what_was_cut_off_or_added_to_is_refused(found: list[int], data: st.DataObject) -> None:
     right = encode(found)

@@ -320,7 +320,7 @@ def as_objects_of_python(type_: str, value: Any) -> Any:
             return value
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(any_manifest(2, deletes=False, values=PYICEBERG_VALUES))
 def test_pyiceberg_reads_our_manifest(
     tmp_path_factory: pytest.TempPathFactory, found: tuple[list[Entry], tuple[PartitionField, ...]]

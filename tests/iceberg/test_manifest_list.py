@@ -128,7 +128,7 @@ def test_a_file_that_is_cut_off_is_refused() -> None:
                 read(right[:end])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(any_manifests(2))
 def test_pyiceberg_reads_our_list(tmp_path_factory: pytest.TempPathFactory, manifests: list[ManifestFile]) -> None:
     path = tmp_path_factory.mktemp("lists") / "l.avro"

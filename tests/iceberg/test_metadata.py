@@ -281,7 +281,7 @@ class TestJava:
         assert written_by_java(ours) == json.loads(ours)
 
     def test_it_writes_back_any_schema(self) -> None:
-        @settings(max_examples=40, deadline=None)
+        @settings(max_examples=40)
         @given(schemas())
         def check(schema: Schema) -> None:
             ours = rendered(empty(schema.format_version, schema))

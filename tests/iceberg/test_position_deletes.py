@@ -6,7 +6,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.schema import Schema
@@ -39,7 +39,6 @@ def longs(*values: int | None) -> pa.Array:
     return pa.array(values, pa.int64())
 
 
-@settings(deadline=None)
 @given(st.dictionaries(PATHS, POSITIONS, max_size=4))
 def test_what_was_written_is_read_in_order_and_once(deletes: dict[str, list[int]]) -> None:
     expected = sorted({(path, x) for path, positions in deletes.items() for x in positions})
@@ -48,7 +47,6 @@ def test_what_was_written_is_read_in_order_and_once(deletes: dict[str, list[int]
     assert found.snapshot_ids is None
 
 
-@settings(deadline=None)
 @given(st.dictionaries(PATHS, POSITIONS, max_size=4))
 def test_equal_deletes_are_equal_bytes(deletes: dict[str, list[int]]) -> None:
     same = {path: list(reversed(deletes[path])) + deletes[path][:3] for path in reversed(deletes)}

@@ -182,7 +182,6 @@ def test_noise_is_refused(noise: bytes) -> None:
         read(MAGIC + noise + MAGIC)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sets(st.integers(0, 1000) | st.integers(0, 2**38)), min_size=1, max_size=3))
 def test_pyiceberg_reads_our_file(sets: list[set[int]]) -> None:
     file = write([vector_blob(f"s3://lake/{i}.parquet", x) for i, x in enumerate(sets)], CREATED)
@@ -248,7 +247,7 @@ class TestJava:
         index.delete(2**32)
         assert content(index.serialize()) == deletion_vector.encode([7, *range(100_000, 300_000), 2**32 - 1, 2**32])
 
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     @given(any_positions.map(lambda found: {x % 2**33 for x in found}))
     def test_it_chooses_the_same_containers(self, java: Any, found: set[int]) -> None:
         """Given the positions without any run-length encoding, it makes of them what we make of them."""

@@ -388,7 +388,7 @@ class TestJava:
 
     @pytest.mark.parametrize("primitive", [x for x in VALUES if x != "decimal(38, 38)"])
     @given(data=st.data())
-    @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_what_it_makes_of_a_default_is_that_default_to_us(
         self, java: Any, primitive: str, data: st.DataObject
     ) -> None:
@@ -398,7 +398,7 @@ class TestJava:
         assert parse_schema(orjson.loads(theirs)) == schema
 
     @given(schemas(("int", "string"), defaults=False))
-    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_it_gives_the_same_fresh_ids(self, java: Any, schema: Schema) -> None:
         assume(schema.ambiguous_name() is None)
         theirs = java.SchemaParser.fromJson(orjson.dumps(schema_json(schema, 0)).decode())

@@ -287,4 +287,4 @@ class Listening(RuleBasedStateMachine):
 
 
 TestListening = Listening.TestCase
-TestListening.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestListening.settings = settings(max_examples=300, stateful_step_count=40)

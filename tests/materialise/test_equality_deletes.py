@@ -245,7 +245,7 @@ def comparable(row: tuple[Any, ...], ids: list[int]) -> tuple[Any, ...]:
     return tuple("NaN" if isinstance(x, float) and math.isnan(x) else x for x in values)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows,
     st.lists(st.tuples(st.sets(st.sampled_from([1, 2, 3]), min_size=1), rows), min_size=1, max_size=3),

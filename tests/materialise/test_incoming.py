@@ -374,7 +374,7 @@ def test_codecs_that_are_not_read(table: Table, codec: str) -> None:
         table.difference([], path)
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), in_list=st.booleans())
 def test_damage_is_a_4xx(tmp_path: Path, data: st.DataObject, in_list: bool) -> None:
     table = Table(tmp_path)
@@ -399,7 +399,7 @@ def test_damage_is_a_4xx(tmp_path: Path, data: st.DataObject, in_list: bool) -> 
         return
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_what_changes_is_the_difference_of_sets(tmp_path: Path, data: st.DataObject) -> None:
     """However files are spread over manifests, and whatever is said of those that went."""

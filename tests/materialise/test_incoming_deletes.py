@@ -204,7 +204,7 @@ def damaged(data: st.DataObject, content: bytes) -> bytes:
     return bytes(broken)
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.booleans())
 def test_damage_is_a_bad_request(tmp_path: Path, data: st.DataObject, vector: bool) -> None:
     client = Client(str(tmp_path), Objects(Settings()))  # pyright: ignore[reportCallIssue]

@@ -204,7 +204,7 @@ def test_merging_keeps_kinds_apart_and_forgets_what_older_snapshots_deleted(shop
     st.lists(st.tuples(st.integers(0, 4), st.lists(st.integers(0, 30), max_size=4)), min_size=1, max_size=12),
     st.integers(2, 4),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_comes_and_goes_the_live_files_are_right(
     tmp_path: Path, steps: list[tuple[int, list[int]]], min_count: int
 ) -> None:

@@ -26,7 +26,7 @@ def commit(files: list[RowsFile], before: int, snapshot_id: int, rows: int) -> t
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 10)), min_size=1, max_size=600))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_files_stay_few_and_apart_and_no_row_is_written_often(commits: list[tuple[int, int]]) -> None:
     """Between two commits of the table others of the lake may come."""
     files: list[RowsFile] = []
