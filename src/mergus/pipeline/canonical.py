@@ -30,8 +30,6 @@ class Dialect:
     literal: Callable[[str], str]
     primitives: dict[str, str]
     member: Callable[[str, str], str]
-    size: str
-    texts: str
     each: Callable[[str, str, str], str]
     joined: str
     entries: str
@@ -47,11 +45,11 @@ class Dialect:
                 parts = " || ".join(self._inside(self.member(value, f.name), f.type, depth) for f in fields) or "''"
                 return f"CASE WHEN {value} IS NOT NULL THEN {parts} END"
             case List(element):
-                return self._joined(value, self._each(value, element.type, depth))
+                return self.joined.format(self._each(value, element.type, depth))
             case Map(key, item):
                 entries = self.entries.format(value)
                 pair = Struct((Field(0, "key", key.type), Field(0, "value", item.type)))
-                return self._joined(value, self.in_order.format(self._each(entries, pair, depth)))
+                return self.joined.format(self.in_order.format(self._each(entries, pair, depth)))
 
     def row(self, schema: Schema) -> str:
         """Of all columns at once."""
@@ -76,10 +74,6 @@ class Dialect:
     def _each(self, values: str, kind: Type, depth: int) -> str:
         name = f"e{depth}"
         return self.each(values, name, self._inside(name, kind, depth + 1))
-
-    def _joined(self, values: str, texts: str) -> str:
-        count = f"CAST({self.size.format(values)} AS {self.texts})"
-        return f"CASE WHEN {values} IS NOT NULL THEN {count} || ':' || {self.joined.format(texts)} END"
 
 
 def _double_quoted(name: str) -> str:
@@ -118,8 +112,6 @@ DUCKDB: Final = Dialect(
         "unknown": "CAST(NULL AS VARCHAR)",
     },
     member=lambda value, name: f"struct_extract({value}, {_duckdb_literal(name)})",
-    size="len({})",
-    texts="VARCHAR",
     each=lambda values, name, text: f"list_transform({values}, lambda {name}: {text})",
     joined="array_to_string({}, '')",
     entries="map_entries({})",
@@ -152,8 +144,6 @@ SPARK: Final = Dialect(
         "unknown": "CAST(NULL AS STRING)",
     },
     member=lambda value, name: f"{value}.{_back_quoted(name)}",
-    size="size({})",
-    texts="STRING",
     each=lambda values, name, text: f"transform({values}, {name} -> {text})",
     joined="array_join({}, '')",
     entries="map_entries({})",

@@ -74,13 +74,20 @@ def compare(duckdb: Side, spark: Side, schema: Schema, most: int) -> Compared:
 
 def sums(side: Side, schema: Schema) -> Sums:
     dialect = side.dialect
+    names = [f"c{n}" for n in range(len(schema.fields))]
+    asked = ["count(*)", dialect.checksum("r")]
+    for name in names:
+        asked += [f"count({name})", dialect.checksum(name)]
     texts = [dialect.text(dialect.identifier(f.name), f.type) for f in schema.fields]
-    asked = ["count(*)", dialect.checksum(dialect.row(schema))]
-    for text in texts:
-        asked += [f"count({text})", dialect.checksum(text)]
-    ((rows, checksum, *columns),) = side.ask(f"SELECT {', '.join(asked)} FROM {side.source}")
+    inner = _texts({"r": dialect.row(schema), **dict(zip(names, texts, strict=True))})
+    ((rows, checksum, *columns),) = side.ask(f"SELECT {', '.join(asked)} FROM (SELECT {inner} FROM {side.source}) x")
     pairs = zip(map(int, columns[::2]), map(int, columns[1::2]), strict=True)
     return Sums(int(rows), int(checksum), dict(zip((f.name for f in schema.fields), pairs, strict=True)))
+
+
+def _texts(named: dict[str, str]) -> str:
+    """In a query of their own: Spark does not know that they are the same each time, and aggregates nothing such."""
+    return ", ".join(f"{text} AS {name}" for name, text in named.items())
 
 
 def _different(duckdb: Side, spark: Side, schema: Schema, most: int) -> Iterator[Difference]:
@@ -94,20 +101,16 @@ def _different(duckdb: Side, spark: Side, schema: Schema, most: int) -> Iterator
 
 
 def _groups(side: Side, schema: Schema) -> dict[str, tuple[int, int]]:
-    dialect = side.dialect
-    row = dialect.row(schema)
-    query = f"""SELECT substring(md5({row}), 1, {DIGITS}), count(*), {dialect.checksum(row)}
-                FROM {side.source} GROUP BY 1"""
+    query = f"""SELECT substring(md5(r), 1, {DIGITS}), count(*), {side.dialect.checksum("r")}
+                FROM (SELECT {side.dialect.row(schema)} AS r FROM {side.source}) x GROUP BY 1"""
     return {name: (int(rows), int(checksum)) for name, rows, checksum in side.ask(query)}
 
 
 def _hashes(side: Side, schema: Schema, groups: Sequence[str]) -> Counter[str]:
     if not groups:
         return Counter()
-    hashed = f"md5({side.dialect.row(schema)})"
-    listed = ", ".join(f"'{group}'" for group in groups)
-    query = f"""SELECT {hashed}, count(*) FROM {side.source}
-                WHERE substring({hashed}, 1, {DIGITS}) IN ({listed}) GROUP BY 1"""
+    query = f"""SELECT h, count(*) FROM (SELECT md5({side.dialect.row(schema)}) AS h FROM {side.source}) x
+                WHERE substring(h, 1, {DIGITS}) IN ({_listed(groups)}) GROUP BY 1"""
     return Counter({name: int(times) for name, times in side.ask(query)})
 
 
@@ -116,9 +119,13 @@ def _rows(side: Side, schema: Schema, hashes: Sequence[str]) -> dict[str, dict[s
     if not hashes:
         return {}
     dialect = side.dialect
-    hashed = f"md5({dialect.row(schema)})"
-    texts = [dialect.text(dialect.identifier(f.name), f.type) for f in schema.fields]
-    listed = ", ".join(f"'{one}'" for one in hashes)
-    query = f"SELECT DISTINCT {', '.join([hashed, *texts])} FROM {side.source} WHERE {hashed} IN ({listed})"
     names = [f.name for f in schema.fields]
+    texts = {f"c{n}": dialect.text(dialect.identifier(f.name), f.type) for n, f in enumerate(schema.fields)}
+    inner = _texts({"h": f"md5({dialect.row(schema)})", **texts})
+    query = f"SELECT DISTINCT * FROM (SELECT {inner} FROM {side.source}) x WHERE h IN ({_listed(hashes)})"
     return {one: dict(zip(names, values, strict=True)) for one, *values in side.ask(query)}
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Of hexadecimal digits."""
+    return ", ".join(f"'{text}'" for text in texts)
