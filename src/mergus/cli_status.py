@@ -67,8 +67,8 @@ async def _whole(settings: Settings) -> dict[str, Any]:
     from mergus.ducklake.connect import open_pool
 
     async with open_pool(settings) as pool:
-        found, worst = await lake_health.status(pool, settings)
-    return {**found, "health": worst}
+        found, needy = await lake_health.status(pool, settings)
+    return {**found, "health": lake_health.worst_first(needy)}
 
 
 async def _namespace(settings: Settings, namespace: str) -> list[dict[str, Any]]:

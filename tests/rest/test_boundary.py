@@ -26,6 +26,7 @@ from mergus.config import Settings
 from mergus.rest.operations import OPERATIONS
 from tests.support import lakes, servers, views
 from tests.support.lakes import TestLake
+from tests.support.listeners import eventually
 from tests.support.servers import Server, error_of
 
 COMMIT_REPORT = {
@@ -312,30 +313,31 @@ def test_several_processes_serve_one_lake_and_add_up_their_metrics(lake: TestLak
         def workers() -> list[psutil.Process]:
             return [p for p in parent.children() if "spawn_main" in " ".join(p.cmdline())]
 
-        def shown_as_postgres_has_them() -> str:
-            """What the metrics are when their connections are those that Postgres has of this server."""
-            deadline = time.monotonic() + 30
-            count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
-            while True:
-                text = httpx.get(f"{running.uri}/metrics").text
-                ((real,),) = lake.sql(count, name)
-                shown = sample(text, "mergus_pool_connections")
-                if shown == real >= len(workers()) == 3:
-                    return text
-                assert time.monotonic() < deadline, (shown, real)
-                time.sleep(0.1)
+        def counted() -> tuple[float, int]:
+            """The connections of all processes, as they say and as Postgres says."""
+            shown = sample(httpx.get(f"{running.uri}/metrics").text, "mergus_pool_connections")
+            ((real,),) = lake.sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", name)
+            return shown, real
+
+        def all_are_counted() -> bool:
+            shown, real = counted()
+            return shown == real >= len(workers()) == 3
+
+        def requests() -> float:
+            text = httpx.get(f"{running.uri}/metrics").text
+            return sample(text, "mergus_requests_total", operation="getConfig", status="200")
 
         for _ in range(60):
             # a connection each, so that every process gets some
             assert httpx.get(f"{running.uri}/v1/config").status_code == 200
-        text = shown_as_postgres_has_them()
-        assert sample(text, "mergus_requests_total", operation="getConfig", status="200") == 60
+        eventually(all_are_counted, 30, counted)
+        assert requests() == 60
         gone = workers()[0]
         gone.kill()
         # the dead one's connections are not counted any more, what it counted is; another takes its place
         gone.wait(10)
-        text = shown_as_postgres_has_them()
-        assert sample(text, "mergus_requests_total", operation="getConfig", status="200") == 60
+        eventually(all_are_counted, 30, counted)
+        assert requests() == 60
 
 
 def test_reads_go_on_while_more_commits_wait_than_there_are_connections(lake: TestLake, tmp_path: Path) -> None:

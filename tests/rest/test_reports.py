@@ -223,6 +223,7 @@ def test_reports_are_measured(server: Server) -> None:
 def test_a_client_makes_no_label_of_its_own(server: Server) -> None:
     odd = "never-seen-before"
     metric = {odd: {"unit": odd, "value": 1}, f"{odd}2": {"time-unit": odd, "count": 1, "total-duration": 1}}
+    send(server, SCAN)
     send(server, {**SCAN, "table-name": odd, "metrics": metric, "metadata": {odd: odd}})
     send(server, {**COMMIT, "operation": odd, "metrics": metric})
     text = server.http.get("/metrics").text

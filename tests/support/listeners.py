@@ -81,7 +81,9 @@ class Listener:
         """As an operator does; whatever its state, it ends."""
         if self.process.poll() is None:
             self.process.terminate()
-            self.signal(signal.SIGCONT)
+            # one that was not paused may be gone already
+            with suppress(ProcessLookupError):
+                self.signal(signal.SIGCONT)
             try:
                 self.process.wait(15)
             except subprocess.TimeoutExpired:

@@ -46,7 +46,7 @@ class Totals:
     """Of all tables. `needs` says how many need what, `needy` which."""
 
     sums: Counter[str] = field(default_factory=Counter[str])
-    needy: list["Needy"] = field(default_factory=list["Needy"])
+    needy: list[Needy] = field(default_factory=list[Needy])
     needs: Counter[str] = field(default_factory=lambda: Counter(flush=0, rewrite=0, compact=0))
 
     def add(self, table: TableHealth) -> None:
@@ -85,10 +85,10 @@ async def list_health(lake: Lake, ctx: RequestContext, page: PageRequest) -> tup
     async def fetch(after: str | None, limit: int | None) -> list[Needy]:
         totals = await _count(lake.pool, lake.settings)
         behind = None if after is None else tuple(orjson.loads(after))
-        return [one for one in sorted(totals.needy, key=_place) if behind is None or _place(one) > behind][:limit]
+        return sorted((one for one in totals.needy if behind is None or _place(one) > behind), key=_place)[:limit]
 
     found, token = await lake.page([ctx.operation], page, fetch, lambda one: orjson.dumps(_place(one)).decode())
-    return [table_json(table, advised) for _, table, advised in found], token
+    return worst_first(found), token
 
 
 async def _count(pool: Pool, settings: Settings, *, merging: bool = True) -> Totals:
@@ -99,18 +99,22 @@ async def _count(pool: Pool, settings: Settings, *, merging: bool = True) -> Tot
     return totals
 
 
+def worst_first(needy: Sequence[Needy]) -> list[dict[str, Any]]:
+    return [table_json(table, advised) for _, table, advised in sorted(needy, key=_place)]
+
+
 def _place(one: Needy) -> tuple[float, int]:
     return -one[0], one[1].table.id
 
 
-async def status(pool: Pool, settings: Settings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Of the catalog as a whole; and of the tables that need something, the worst first. What else a server has to tell
-    of itself is another part here."""
+async def status(pool: Pool, settings: Settings) -> tuple[dict[str, Any], list[Needy]]:
+    """Of the catalog as a whole; and the tables that need something, which a command shows beside it. What else a
+    server has to tell of itself is another part here."""
     whole, totals, number = await measure_all(pool, settings)
     async with one_state(pool) as conn:
         standing = await listener.status(conn, SHOWN_FAILURES)
         standing_of_jobs = await jobs.standing(conn)
-    told = {
+    told: dict[str, Any] = {
         "server": {"version": __version__},
         "ducklake": {"version": whole.version, "created-by": whole.created_by},
         "namespaces": whole.schemas,
@@ -128,7 +132,7 @@ async def status(pool: Pool, settings: Settings) -> tuple[dict[str, Any], list[d
         "tables-in-need": dict(totals.needs),
         "advice": advice_json(advise_catalog(whole)),
     }
-    return told, [table_json(table, advised) for _, table, advised in sorted(totals.needy, key=_place)]
+    return told, totals.needy
 
 
 async def measure_all(pool: Pool, settings: Settings, *, merging: bool = True) -> tuple[CatalogHealth, Totals, int]:

@@ -55,7 +55,7 @@ async def named(conn: Conn, ids: list[int]) -> dict[int, Target]:
 async def schema_names(conn: Conn, ids: list[int]) -> dict[int, str]:
     """The same of schemas."""
     found = await conn.execute(SCHEMA_NAMES, {"ids": ids})
-    return dict(await found.fetchall())  # pyright: ignore[reportArgumentType,reportCallIssue]
+    return {row[0]: row[1] for row in await found.fetchall()}
 
 
 async def has_inlined_deletes(conn: Conn, metadata_schema: str, table_id: int) -> bool:

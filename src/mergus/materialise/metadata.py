@@ -16,7 +16,6 @@ from mergus.iceberg.sort_order import sort_order_json
 from mergus.materialise.reading import Shown, schema_of_text, schema_text
 from mergus.materialise.table import Materialised
 
-# DuckLake owns the files: an engine that cleans up by itself would take what other snapshots, or DuckDB, still need.
 # The files are DuckLake's, and snapshots that Iceberg's clients do not list may need them. Who deletes files by what
 # Iceberg's metadata says (Spark's expire_snapshots, remove_orphan_files, PURGE) looks at this first. One who sets it
 # otherwise deletes nothing all the same: clients are told not to (catalog/warehouse.py).
