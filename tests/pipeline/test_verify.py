@@ -9,13 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from mergus.cli import main
-from mergus.client import Address, Client
 from mergus.errors import SetupError
+from mergus.pipeline.job import Place, Run
 from mergus.pipeline.verify import Report, chosen, verify
-from mergus.serve import environment
-from tests.support import spark as sparks
 from tests.support.lakes import TestLake
-from tests.support.servers import Server
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -42,42 +39,40 @@ def tell(db: duckdb.DuckDBPyConnection, schema: str) -> None:
         db.execute(statement.replace("{s}", schema))
 
 
-def found(lake: TestLake, server: Server, *names: str, **options: Any) -> Report:
-    client = Client(Address(server.uri))
-    catalog = sparks.catalog(lake.settings, server.uri)
-    tables = list(chosen(client, names))
-    return verify(client, lake.of_writers, sparks.session(), catalog, tables, lambda _: None, **options)
+def found(lake: TestLake, place: Place, *names: str, **options: Any) -> Report:
+    run = Run("verify", lambda _: None)
+    return verify(place, lake.of_writers, list(chosen(place.client, names)), run, **options)
 
 
-def test_a_table_is_equal_at_every_snapshot(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_table_is_equal_at_every_snapshot(lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection) -> None:
     tell(db, "equal")
     db.execute("CREATE TABLE equal.empty(i INTEGER)")
-    report = found(lake, server, "equal", newest=None)
-    told = [(one.table, one.state, one.reason) for one in report.checked]
+    report = found(lake, place, "equal", newest=None)
+    told = [(str(one.table), one.state, one.reason) for one in report.checked]
     assert {state for _, state, _ in told} == {"equal"}, told
-    rows = [one.compared.spark.rows for one in report.checked if one.table == "t" and one.compared]
+    rows = [one.compared.spark.rows for one in report.checked if one.table.name == "t" and one.compared]
     assert rows[-1] == 94
     assert len(rows) >= 5
 
 
 def test_a_table_that_was_renamed_is_asked_by_the_name_that_it_had(
-    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
+    lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection
 ) -> None:
     tell(db, "renamed")
     db.execute("ALTER TABLE renamed.t RENAME TO after_that; INSERT INTO renamed.after_that(i) VALUES (1)")
-    report = found(lake, server, "renamed.after_that", newest=None)
+    report = found(lake, place, "renamed.after_that", newest=None)
     assert report.count("equal") == len(report.checked) >= 5
 
 
-def test_what_differs_is_shown(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_what_differs_is_shown(lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection) -> None:
     tell(db, "differs")
     db.execute("CREATE TABLE differs.v(i INTEGER, s VARCHAR); INSERT INTO differs.v SELECT range, 'x' FROM range(5000)")
     db.execute("DELETE FROM differs.v WHERE i IN (7, 8)")
-    assert found(lake, server, "differs.v").count("equal") == 1
+    assert found(lake, place, "differs.v").count("equal") == 1
     # behind the server's back: DuckLake forgets two deletes, and Iceberg's readers have them still
     ((table_id,),) = lake.sql("SELECT table_id FROM ducklake_table WHERE table_name = 'v' AND end_snapshot IS NULL")
     lake.sql(f"DELETE FROM ducklake_inlined_delete_{table_id}")
-    report = found(lake, server, "differs.v", "differs.t")
+    report = found(lake, place, "differs.v", "differs.t")
     (wrong,) = [one for one in report.checked if one.state == "different"]
     shown = wrong.json()
     assert shown["rows"] == {"duckdb": 5000, "spark": 4998}
@@ -88,28 +83,36 @@ def test_what_differs_is_shown(lake: TestLake, server: Server, db: duckdb.DuckDB
 
 
 def test_what_spark_cannot_read_is_not_called_equal(
-    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
+    lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA unread; CREATE TABLE unread.t(w TIME); INSERT INTO unread.t VALUES ('12:00')")
-    (one,) = found(lake, server, "unread").checked
+    (one,) = found(lake, place, "unread").checked
     assert (one.state, one.reason) == ("unknown", "values of type time cannot be compared")
 
 
-def test_a_name_that_there_is_not_is_said(lake: TestLake, server: Server) -> None:
+def test_a_name_that_there_is_not_is_said(lake: TestLake, place: Place) -> None:
     with pytest.raises(SetupError, match=r"there is no namespace or table nobody\.knows"):
-        found(lake, server, "nobody.knows")
+        found(lake, place, "nobody.knows")
 
 
-def test_the_command(
-    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("as_user")
+def test_the_command(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     db.execute("CREATE SCHEMA told; CREATE TABLE told.t AS SELECT range i FROM range(10)")
-    for name, value in environment(lake.of_writers).items():
-        monkeypatch.setenv(name, value)
-    sparks.session()
-    file = tmp_path / "report.json"
-    done = CliRunner().invoke(main, ["pipeline", "verify", "told", "--uri", server.uri, "--report", str(file)])
+    report, metrics = tmp_path / "report.json", tmp_path / "metrics.prom"
+    options = ["--report", str(report), "--metrics", str(metrics)]
+    done = CliRunner().invoke(main, ["pipeline", "verify", "told", *options])
     assert done.exit_code == 0, done.output
-    assert json.loads(file.read_text())["equal"] == 1
-    wrong = CliRunner().invoke(main, ["pipeline", "verify", "nowhere", "--uri", server.uri])
-    assert (wrong.exit_code, "there is no namespace or table nowhere" in wrong.output) == (1, True)
+    summary = json.loads(report.read_text())
+    assert (summary["job"], summary["state"], summary["counts"]) == ("verify", "done", {"equal": 1})
+    assert 'mergus_job_count{job="verify",what="equal"} 1.0' in metrics.read_text()
+
+
+@pytest.mark.usefixtures("as_user")
+def test_a_job_that_fails_says_so_everywhere(tmp_path: Path) -> None:
+    report, metrics = tmp_path / "report.json", tmp_path / "metrics.prom"
+    options = ["--report", str(report), "--metrics", str(metrics)]
+    wrong = CliRunner().invoke(main, ["pipeline", "verify", "nowhere", *options])
+    assert (wrong.exit_code, "error: there is no namespace or table nowhere" in wrong.output) == (1, True)
+    summary = json.loads(report.read_text())
+    assert (summary["state"], summary["error"]) == ("failed", "there is no namespace or table nowhere")
+    assert 'mergus_job_success{job="verify"} 0.0' in metrics.read_text()

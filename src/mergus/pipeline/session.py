@@ -107,6 +107,31 @@ def rows(spark: "SparkSession", text: str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in query(spark, text).collect()]
 
 
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What Spark raises: of its own, and of the JVM that it runs in."""
+    from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError
+
+
+def message(error: Exception) -> str:
+    """One line of what Spark says, of the cause that is deepest: those above it only tell where it went through."""
+    text = str(error)
+    causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
+    first = (causes[-1].removeprefix("Caused by: ") if causes else text.strip().partition("\n")[0]).strip()
+    return first or type(error).__name__
+
+
+@contextmanager
+def as_setup_errors() -> Generator[None]:
+    """What Spark raises, as a message."""
+    try:
+        yield
+    except spark_errors() as e:
+        raise SetupError(message(e)) from None
+
+
 @contextmanager
 def conf(spark: "SparkSession", wanted: Mapping[str, str]) -> Generator[None]:
     """Settings of a session for a while."""

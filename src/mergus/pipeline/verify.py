@@ -5,38 +5,33 @@ the past is asked under the name that it had. What neither engine can be asked (
 said, and is not counted as equal.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import duckdb
 
-from mergus.client import Client, Levels, Refused
+from mergus.client import Client, Refused
 from mergus.config import Settings
 from mergus.ducklake import session
 from mergus.ducklake.past_names import name_at
 from mergus.errors import SetupError
 from mergus.iceberg.schema_parse import parse_schema
 from mergus.pipeline.canonical import CANONICAL, DUCKDB, SPARK, NotComparable
+from mergus.pipeline.job import Place, Run, Table
 from mergus.pipeline.parity import Compared, Side, compare
 from mergus.pipeline.session import conf, rows
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 MOST_DIFFERENCES: Final = 20
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Checked:
     """A table at a snapshot. `state` is "equal", "different" or "unknown", with the reason."""
 
-    namespace: Levels
-    table: str
+    table: Table
     snapshot_id: int
     lake_snapshot: int
     state: str
@@ -45,7 +40,7 @@ class Checked:
 
     def json(self) -> dict[str, Any]:
         found: dict[str, Any] = {
-            "table": ".".join([*self.namespace, self.table]),
+            "table": str(self.table),
             "snapshot-id": self.snapshot_id,
             "ducklake-snapshot-id": self.lake_snapshot,
             "state": self.state,
@@ -68,17 +63,14 @@ class Report:
         return sum(one.state == state for one in self.checked)
 
     def json(self) -> dict[str, Any]:
-        states = ("equal", "different", "unknown")
-        return {**{state: self.count(state) for state in states}, "checked": [one.json() for one in self.checked]}
+        return {"checked": [one.json() for one in self.checked]}
 
 
 def verify(
-    client: Client,
+    place: Place,
     settings: Settings,
-    spark: "SparkSession",
-    catalog: str,
-    tables: Iterable[tuple[Levels, str]],
-    progress: Progress,
+    tables: Iterable[Table],
+    run: Run,
     *,
     newest: int | None = 1,
     most: int = MOST_DIFFERENCES,
@@ -86,41 +78,34 @@ def verify(
     """At so many of the newest snapshots of each (None: all), with so many rows of what differs."""
     report = Report()
     lake = session.attach(settings, read_only=True)
-    with closing(lake), conf(spark, CANONICAL):
-        for namespace, table in tables:
-            for one in _table(client, lake, spark, catalog, namespace, table, newest, most):
-                name = ".".join([*namespace, table])
-                progress(f"{name} at {one.snapshot_id}: {one.state}{f' ({one.reason})' if one.reason else ''}")
+    with closing(lake), conf(place.spark, CANONICAL):
+        for table in tables:
+            for one in _table(place, lake, table, newest, most):
+                run.say(f"{table} at {one.snapshot_id}: {one.state}{f' ({one.reason})' if one.reason else ''}")
+                run.counts[one.state] += 1
                 report.checked.append(one)
     return report
 
 
-def chosen(client: Client, names: Sequence[str]) -> Iterator[tuple[Levels, str]]:
+def chosen(client: Client, names: Sequence[str]) -> Iterator[Table]:
     """Tables by `namespace.table`, or all tables of a `namespace`, or all that there are."""
     known = list(client.namespaces())
     if not names:
-        yield from ((levels, table) for levels in known for table in client.tables(levels))
+        yield from (Table(levels, name) for levels in known for name in client.tables(levels))
     for name in names:
         levels = tuple(name.split("."))
         if levels in known:
-            yield from ((levels, table) for table in client.tables(levels))
+            yield from (Table(levels, found) for found in client.tables(levels))
         elif len(levels) > 1 and levels[:-1] in known:
-            yield levels[:-1], levels[-1]
+            yield Table(levels[:-1], levels[-1])
         else:
             raise SetupError(f"there is no namespace or table {name}")
 
 
 def _table(
-    client: Client,
-    lake: duckdb.DuckDBPyConnection,
-    spark: "SparkSession",
-    catalog: str,
-    namespace: Levels,
-    table: str,
-    newest: int | None,
-    most: int,
+    place: Place, lake: duckdb.DuckDBPyConnection, table: Table, newest: int | None, most: int
 ) -> Iterator[Checked]:
-    metadata = client.load_table(namespace, table)["metadata"]
+    metadata = place.metadata(table)
     schemas = {found["schema-id"]: found for found in metadata["schemas"]}
     snapshots = metadata["snapshots"][-newest if newest else None :]
     for snapshot in snapshots:
@@ -128,13 +113,12 @@ def _table(
         schema = parse_schema(schemas[snapshot.get("schema-id", metadata["current-schema-id"])])
         try:
             ours = Side(DUCKDB, _in_duckdb(lake, metadata["table-uuid"], at), lambda q: lake.execute(q).fetchall())
-            name = ".".join(map(SPARK.identifier, [catalog, *namespace, table]))
-            theirs = Side(SPARK, f"{name} VERSION AS OF {shown}", partial(rows, spark))
+            theirs = Side(SPARK, f"{place.sql_name(table)} VERSION AS OF {shown}", partial(rows, place.spark))
             found = compare(ours, theirs, schema, most)
         except (NotComparable, Refused) as e:
-            yield Checked(namespace, table, shown, at, "unknown", str(e))
+            yield Checked(table, shown, at, "unknown", str(e))
         else:
-            yield Checked(namespace, table, shown, at, "equal" if found.is_equal else "different", compared=found)
+            yield Checked(table, shown, at, "equal" if found.is_equal else "different", compared=found)
 
 
 def _in_duckdb(lake: duckdb.DuckDBPyConnection, uuid: str, at: int) -> str:
