@@ -28,6 +28,8 @@ COMMANDS = [
     "smoke",
     "clients",
     "grants",
+    "spark",
+    "pipeline",
     "backends",
 ]
 

@@ -4,22 +4,18 @@ Works in a namespace of its own and takes it away again, so it can be run agains
 """
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 from uuid import uuid4
 
 import duckdb
 
-from mergus import loopback
+from mergus.client import Address, Client, headers, send
 from mergus.config import Settings
 from mergus.ducklake import session
 from mergus.errors import MergusError
-
-TIMEOUT_SECONDS = 10
 
 
 class SmokeFailure(MergusError):
@@ -34,7 +30,7 @@ def smoke(uri: str, settings: Settings, credential: str | None = None) -> Iterat
     checks = ask("GET", f"{base}/readyz", 200)["checks"]
     yield f"the server is ready: {', '.join(checks)}"
     if credential is not None:
-        ask = _Asker(_token(base, credential))
+        ask = _Asker(Client(Address(uri, credential=credential)).token)
         yield f"client {credential.partition(':')[0]} gets a token"
     config = ask("GET", f"{base}/v1/config", 200)
     prefix = config["overrides"]["prefix"]
@@ -108,33 +104,11 @@ def _expect(what: str, found: object, wanted: object) -> None:
         raise SmokeFailure(f"{what}: found {found!r}, expected {wanted!r}")
 
 
-def _token(base: str, credential: str) -> str:
-    client_id, _, secret = credential.partition(":")
-    form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret}
-    kind = {"Content-Type": "application/x-www-form-urlencoded"}
-    return _send("POST", f"{base}/v1/oauth/tokens", 200, urlencode(form).encode(), kind)["access_token"]
-
-
 class _Asker:
     """Of a server, as somebody, if there is a token."""
 
     def __init__(self, token: str | None = None) -> None:
-        known = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._headers = {"Content-Type": "application/json", **known}
+        self._headers = headers(token)
 
     def __call__(self, method: str, url: str, expected: int, body: object = None) -> Any:  # noqa: ANN401
-        return _send(method, url, expected, None if body is None else json.dumps(body).encode(), self._headers)
-
-
-def _send(method: str, url: str, expected: int, data: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
-    request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310
-    try:
-        with loopback.open_url(request, TIMEOUT_SECONDS) as answer:
-            status, content = answer.status, answer.read()
-    except urllib.error.HTTPError as e:
-        status, content = e.code, e.read()
-    except OSError as e:
-        raise SmokeFailure(f"{method} {url}: no answer ({e})") from None
-    if status != expected:
-        raise SmokeFailure(f"{method} {url}: status {status}, expected {expected}: {content.decode(errors='replace')}")
-    return json.loads(content) if content else None
+        return send(method, url, None if body is None else json.dumps(body).encode(), self._headers, expected)

@@ -4,13 +4,7 @@ import shlex
 from pathlib import Path
 
 from mergus.config import Settings
-
-SPARK_VERSION = "4.0.5"
-ICEBERG_VERSION = "1.11.0"
-SPARK_PACKAGES = (
-    f"org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:{ICEBERG_VERSION},"
-    f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG_VERSION}"
-)
+from mergus.pipeline import versions
 
 PYICEBERG = """\
 import os
@@ -66,7 +60,7 @@ def spark_conf(settings: Settings, uri: str) -> dict[str, str]:
     """Keys come from the AWS_* variables, which Iceberg's S3FileIO reads by itself."""
     catalog = "spark.sql.catalog.lake"
     conf = {
-        "spark.jars.packages": SPARK_PACKAGES,
+        "spark.jars.packages": versions.packages(),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         catalog: "org.apache.iceberg.spark.SparkCatalog",
         f"{catalog}.type": "rest",
@@ -92,5 +86,5 @@ def guide(settings: Settings, uri: str, connection_file: Path) -> str:
         f"{block(f'set -a; . {shlex.quote(str(connection_file))}; set +a')}\n"
         f"PyIceberg (python):\n\n{block(pyiceberg())}\n"
         f"DuckDB, straight to the lake (python):\n\n{block(duckdb(settings))}\n"
-        f"Spark {SPARK_VERSION.rpartition('.')[0]} (shell):\n\n{block(spark(settings, uri))}"
+        f"Spark {versions.minor(versions.SPARK)} (shell):\n\n{block(spark(settings, uri))}"
     )

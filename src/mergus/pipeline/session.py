@@ -1,0 +1,148 @@
+"""The one place that builds a Spark session on the catalog.
+
+Spark speaks to the server as any Iceberg client does. How it reaches objects is the server's to say (`/v1/config`):
+keys of one's own if there are some in AWS_* variables, else those that the server vends for each table, else requests
+that it signs. Secrets are given to the session, never printed: `settings` leaves them out unless asked.
+"""
+
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from mergus.client import Address, Client
+from mergus.errors import SetupError
+from mergus.pipeline import versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CATALOG: Final = "lake"
+KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
+DELEGATION: Final = "header.X-Iceberg-Access-Delegation"
+CREDENTIALS: Final = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
+SIGN: Final = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/sign"
+EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+S3_FILE_IO: Final = "org.apache.iceberg.aws.s3.S3FileIO"
+SECRET: Final = ("credential", "token")
+
+
+def access(client: Client) -> str:
+    """How sessions reach objects: "keys", "vended", "signed", or "none" of a store that needs none."""
+    if any(name in os.environ for name in KEYS):
+        return "keys"
+    if client.offers(CREDENTIALS):
+        return "vended"
+    return "signed" if client.offers(SIGN) else "none"
+
+
+def settings(
+    address: Address, *, catalog: str = CATALOG, spark: str = versions.SPARK, with_secrets: bool = True
+) -> dict[str, str]:
+    """For spark-defaults.conf, or a builder."""
+    client = Client(address)
+    start = f"spark.sql.catalog.{catalog}"
+    found = {
+        "spark.jars.packages": versions.packages(spark),
+        "spark.sql.extensions": EXTENSIONS,
+        start: "org.apache.iceberg.spark.SparkCatalog",
+        f"{start}.type": "rest",
+        f"{start}.uri": address.base,
+        f"{start}.warehouse": address.warehouse or client.prefix,
+        # what is committed by others is seen at once
+        f"{start}.cache-enabled": "false",
+    }
+    how = access(client)
+    if how != "none":
+        found[f"{start}.io-impl"] = S3_FILE_IO
+    if how in {"vended", "signed"}:
+        found[f"{start}.{DELEGATION}"] = "vended-credentials" if how == "vended" else "remote-signing"
+    if with_secrets and address.token is not None:
+        found[f"{start}.token"] = address.token
+    elif with_secrets and address.credential is not None:
+        found[f"{start}.credential"] = address.credential
+        found[f"{start}.oauth2-server-uri"] = f"{address.base}/v1/oauth/tokens"
+    return found
+
+
+def spark_session(
+    address: Address,
+    *,
+    master: str | None = None,
+    app: str = "mergus",
+    catalog: str = CATALOG,
+    conf: Mapping[str, str] | None = None,
+) -> "SparkSession":
+    """The session of this process, with the catalog in it. `master` and what `conf` says go before anything of ours;
+    under spark-submit both come from there. Timestamps are in UTC, as the other engine has them."""
+    try:
+        import pyspark
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise SetupError("Spark is not installed: pip install 'mergus[spark]'") from None
+    active = SparkSession.getActiveSession()
+    ours = settings(address, catalog=catalog, spark=pyspark.__version__)
+    if active is not None:
+        for key, value in ours.items():
+            if key.startswith("spark.sql.catalog."):
+                active.conf.set(key, value)
+        return active
+    builder = SparkSession.builder.appName(app)  # pyright: ignore[reportAttributeAccessIssue]
+    if master is not None:
+        builder = builder.master(master)
+    elif "SPARK_ENV_LOADED" not in os.environ:
+        builder = builder.master("local[*]")
+    defaults = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
+    for key, value in {**defaults, **ours, **(conf or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def query(spark: "SparkSession", text: str) -> "DataFrame":
+    return spark.sql(text)  # pyright: ignore[reportUnknownMemberType]
+
+
+def rows(spark: "SparkSession", text: str) -> list[tuple[Any, ...]]:
+    """What a query gives, all of it."""
+    return [tuple(row) for row in query(spark, text).collect()]
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What Spark raises: of its own, and of the JVM that it runs in."""
+    from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError
+
+
+def message(error: Exception) -> str:
+    """One line of what Spark says, of the cause that is deepest: those above it only tell where it went through."""
+    text = str(error)
+    causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
+    first = (causes[-1].removeprefix("Caused by: ") if causes else text.strip().partition("\n")[0]).strip()
+    return first or type(error).__name__
+
+
+@contextmanager
+def as_setup_errors() -> Generator[None]:
+    """What Spark raises, as a message."""
+    try:
+        yield
+    except spark_errors() as e:
+        raise SetupError(message(e)) from None
+
+
+@contextmanager
+def conf(spark: "SparkSession", wanted: Mapping[str, str]) -> Generator[None]:
+    """Settings of a session for a while."""
+    before = {key: spark.conf.get(key, None) for key in wanted}
+    for key, value in wanted.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, value)

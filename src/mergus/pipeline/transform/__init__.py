@@ -1,0 +1,5 @@
+"""Medallion pipelines from a file: definition → graph → (changes, expectations) → run → report.
+
+A step makes one table of others. What it has read is written with what it writes, in the snapshot of its output: a run
+that is killed either happened or did not, and the next one goes on from what happened.
+"""
