@@ -67,7 +67,7 @@ FORGET_TABLES: Final = """
 ROWS_OF_TABLES: Final[tuple[LiteralString, ...]] = (
     *("table_property", "table_schema", "table_arrangement", "table_spec", "table_partitioning", "table_sort_order"),
     *("table_default_order", "table_ref", "removed_snapshot", "table_statistics", "table_location", "table_report"),
-    *("listener_failure", "chain_replaced"),
+    *("listener_failure", "chain_replaced", "committed_once"),
 )
 FORGET_TURNS: Final = """
     DELETE FROM chain_turn r WHERE NOT sweeping

@@ -12,7 +12,7 @@ from uuid import UUID
 import orjson
 
 from mergus.annex import catalog as annex_catalog
-from mergus.annex import garbage, tags
+from mergus.annex import garbage, once, tags
 from mergus.annex import iceberg_tables as annex
 from mergus.annex import tables as annex_tables
 from mergus.catalog.commit_data import DataStep
@@ -209,6 +209,8 @@ async def _write_properties(w: Writing) -> None:
 
 async def _write_data(w: Writing, step: DataStep) -> None:
     tx = w.tx
+    if (key := step.told.summary.get(once.PROPERTY)) is not None:
+        await once.take(tx.conn, w.table_id, key, step.told.snapshot_id)
     w.snapshots[step.told.snapshot_id] = tx.snapshot_id
     added = [await _new_file(w, planned) for planned in step.added]
     changes = DataChanges(
