@@ -90,7 +90,12 @@ def test_a_drawing_has_every_table_and_every_step() -> None:
         (('columns = ["id"]', ""), "step.1.expect.0: a check `not_null` has `columns`, and no `sql`"),
         (("least = 0", ""), "step.1.expect.1: `least` and `most` are for a check `range`, which needs one of them"),
         (("least = 0", "leest = 0"), "step.1.expect.1.leest: Extra inputs are not permitted"),
-        (('inputs.people = "bronze.people"', 'inputs.raw_deleted = "b.p"'), "called like the deleted rows of another"),
+        (("changes = true }", "changes = true, lookup = true }"), "read by its changes, or is a lookup"),
+        (('"bronze.people"', '{ table = "b.p", keys = { id = "i" } }'), "are for an input with `changes`"),
+        (("changes = true }", 'changes = true, keys = { x = "i" } }'), "step.1: input raw: x is no key of the step"),
+        (("changes = true }", 'changes = true, deletes = "ignore" }'), "input raw: `deletes` is for mode append"),
+        (('mode = "merge"\nkeys = ["id"]', 'mode = "append"\npartition_by = ["x y"]'), "'x y' is no partitioning"),
+        (('output = "gold.sums"', 'output = "gold.sums"\nmode = "append"'), "comes of the changes of one input"),
     ],
 )
 def test_what_is_wrong_is_said_by_place(change: tuple[str, str], told: str) -> None:

@@ -5,22 +5,29 @@ from typing import Any
 import pytest
 
 from mergus.pipeline.transform.history import Span, span
+from mergus.pipeline.transform.state import Read
+
+UUID = "9a8e"
 
 
-def metadata(*snapshots: tuple[int, int | None, str, int | None]) -> dict[str, Any]:
-    """Of (id, parent, operation, rows in all); the last one is current."""
+def metadata(*snapshots: tuple[int, int | None, str]) -> dict[str, Any]:
+    """Of (id, parent, operation); the last one is current."""
     listed = [
         {
             "snapshot-id": one,
             **({} if parent is None else {"parent-snapshot-id": parent}),
-            "summary": {"operation": operation, **({} if rows is None else {"total-records": str(rows)})},
+            "summary": {"operation": operation},
         }
-        for one, parent, operation, rows in snapshots
+        for one, parent, operation in snapshots
     ]
-    return {"snapshots": listed, "current-snapshot-id": snapshots[-1][0] if snapshots else -1}
+    return {"table-uuid": UUID, "snapshots": listed, "current-snapshot-id": snapshots[-1][0] if snapshots else -1}
 
 
-GROWN = metadata((1, None, "append", 5), (2, 1, "append", 9), (3, 2, "replace", 9), (4, 3, "append", 10))
+def since(found: dict[str, Any], start: int | None) -> Span:
+    return span(found, Read(UUID, start))
+
+
+GROWN = metadata((1, None, "append"), (2, 1, "append"), (3, 2, "append"), (4, 3, "replace"))
 
 
 @pytest.mark.parametrize(
@@ -28,37 +35,39 @@ GROWN = metadata((1, None, "append", 5), (2, 1, "append", 9), (3, 2, "replace", 
     [
         (None, Span("first", None, 4)),
         (4, Span("nothing", 4, 4)),
-        (3, Span("appends", 3, 4, 1)),
-        (1, Span("appends", 1, 4, 5)),
+        (3, Span("nothing", 3, 4)),
+        (1, Span("appends", 1, 4)),
         (77, Span("lost", 77, 4)),
     ],
 )
 def test_of_a_table_that_grows(start: int | None, found: Span) -> None:
-    assert span(GROWN, start) == found
+    assert since(GROWN, start) == found
+
+
+def test_what_was_never_read_is_new() -> None:
+    assert span(GROWN, None) == Span("first", None, 4)
+
+
+def test_another_table_of_the_name_is_not_the_one_that_was_read() -> None:
+    assert span(GROWN, Read("another", 3)) == Span("lost", 3, 4)
 
 
 def test_an_empty_table() -> None:
-    assert span(metadata(), None) == Span("nothing", None, None)
-    assert span({"current-snapshot-id": None}, None) == Span("nothing", None, None)
-    assert span(metadata(), 3) == Span("lost", 3, None)
+    assert since(metadata(), None) == Span("nothing", None, None)
+    assert since({"table-uuid": UUID, "current-snapshot-id": None}, None) == Span("nothing", None, None)
+    assert since(metadata(), 3) == Span("lost", 3, None)
 
 
 @pytest.mark.parametrize("operation", ["overwrite", "delete"])
 def test_other_changes(operation: str) -> None:
-    found = metadata((1, None, "append", 5), (2, 1, operation, 4), (3, 2, "append", 9))
-    assert span(found, 1) == Span("mixed", 1, 3)
-    assert span(found, 2) == Span("appends", 2, 3, 5)
+    found = metadata((1, None, "append"), (2, 1, operation), (3, 2, "append"))
+    assert since(found, 1) == Span("mixed", 1, 3)
+    assert since(found, 2) == Span("appends", 2, 3)
 
 
 def test_a_table_that_went_back_has_lost_what_was_read() -> None:
-    found = metadata((1, None, "append", 5), (2, 1, "append", 9), (3, 1, "append", 6))
-    assert span(found, 2) == Span("lost", 2, 3)
+    assert since(metadata((1, None, "append"), (2, 1, "append"), (3, 1, "append")), 2) == Span("lost", 2, 3)
 
 
 def test_what_is_gone_in_between_is_lost() -> None:
-    found = metadata((2, 1, "append", 9), (4, 3, "append", 10))
-    assert span(found, 2) == Span("lost", 2, 4)
-
-
-def test_without_a_count_of_rows_states_are_compared() -> None:
-    assert span(metadata((1, None, "append", None), (2, 1, "append", 9)), 1) == Span("mixed", 1, 2)
+    assert since(metadata((2, 1, "append"), (4, 3, "append")), 2) == Span("lost", 2, 4)

@@ -18,7 +18,7 @@ import click
 from mergus.client import Address, Client
 from mergus.config import connection_uri, hide_password
 from mergus.errors import MergusError, SetupError
-from mergus.pipeline.job import Place, Run, State
+from mergus.pipeline.job import Failed, Place, Run, State
 
 FOUND: Final = 3
 
@@ -101,7 +101,7 @@ def run_job(
         details, found = work(Place(client, spark, session.CATALOG), run)
         state = "found" if found else "done"
     except MergusError as e:
-        details = {"error": hide_password(e.message)}
+        details = {"error": hide_password(e.message), **(e.details if isinstance(e, Failed) else {})}
         raise
     except session.spark_errors() as e:
         details = {"error": hide_password(session.message(e))}

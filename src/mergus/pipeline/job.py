@@ -27,6 +27,14 @@ NOT_FOUND: Final = 404
 State = Literal["done", "found", "failed"]
 
 
+class Failed(SetupError):
+    """A job that has done a part of its work: `details` are for its summary."""
+
+    def __init__(self, message: str, details: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.details = details
+
+
 @dataclass(frozen=True)
 class Table:
     """Which table of the catalog."""

@@ -118,8 +118,9 @@ def spark_errors() -> tuple[type[Exception], ...]:
 def message(error: Exception) -> str:
     """One line of what Spark says, of the cause that is deepest: those above it only tell where it went through."""
     text = str(error)
-    causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
-    first = (causes[-1].removeprefix("Caused by: ") if causes else text.strip().partition("\n")[0]).strip()
+    # of the JVM: its own words come after a line that says what was called
+    thrown = [line for line in text.splitlines() if line.startswith(("Caused by: ", ": "))]
+    first = (thrown[-1].partition(": ")[2] if thrown else text.strip().partition("\n")[0]).strip()
     return first or type(error).__name__
 
 

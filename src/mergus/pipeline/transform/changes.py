@@ -38,7 +38,8 @@ class Changes:
 @contextmanager
 def between(place: Place, table: Table, start: int, end: int) -> Generator[Changes]:
     """Both in the table's columns of now. The frames are good while the context lasts."""
-    with conf(place.spark, CANONICAL), _Scans(place, table) as scans:
+    schema = _current(place.metadata(table))
+    with conf(place.spark, CANONICAL), _Scans(place, table, schema) as scans:
         older, newer = scans.tasks(start), scans.tasks(end)
         gone = scans.frame([task for key, task in older.items() if key not in newer])
         come = scans.frame([task for key, task in newer.items() if key not in older])
@@ -46,7 +47,6 @@ def between(place: Place, table: Table, start: int, end: int) -> Generator[Chang
             nothing = query(place.spark, f"SELECT * FROM {place.sql_name(table)} LIMIT 0")
             yield Changes(nothing if come is None else come, gone)
         else:
-            schema = _current(place.metadata(table))
             yield Changes(_minus(place, come, gone, schema), _minus(place, gone, come, schema))
 
 
@@ -79,8 +79,9 @@ def _minus(place: Place, rows: "DataFrame", others: "DataFrame", schema: Schema)
 class _Scans:
     """Scans of chosen files, through Iceberg's own way for actions that do so (it rewrites files by it)."""
 
-    def __init__(self, place: Place, table: Table) -> None:
+    def __init__(self, place: Place, table: Table, schema: Schema) -> None:
         self._place = place
+        self._columns = [SPARK.identifier(f.name) for f in schema.fields]
         self._name = place.sql_name(table)
         self._staged: list[str] = []
         java: Any = place.spark._jvm  # pyright: ignore[reportPrivateUsage]
@@ -120,7 +121,8 @@ class _Scans:
             listed.add(task)
         self._manager.stageTasks(self._table, staged, listed)
         self._staged.append(staged)
-        return self._place.spark.read.format("iceberg").option(TASK_SET, staged).load(self._name)
+        # those who rewrite files see more than the table's columns
+        return self._place.spark.read.format("iceberg").option(TASK_SET, staged).load(self._name).select(*self._columns)
 
 
 def _key(task: str) -> str:

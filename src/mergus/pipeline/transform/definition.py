@@ -8,7 +8,7 @@
     mode = "merge"                                  # or append, replace
     keys = ["order_id"]
     inputs.orders = { table = "bronze.orders", changes = true }
-    inputs.people = "bronze.people"
+    inputs.people = { table = "bronze.people", lookup = true }
     sql = "SELECT o.*, p.name FROM orders o JOIN people p USING (person_id)"
 
     [[step.expect]]
@@ -16,8 +16,15 @@
     columns = ["order_id"]
     otherwise = "quarantine"                        # or fail, warn
 
-Inputs are views of their names, each of one snapshot that is chosen when the step begins. One with `changes` holds the
-rows that are new or changed since the step's last run, and `NAME_deleted` those that are not there any more.
+Inputs are views of their names, each of one snapshot that is chosen when the step begins. What a run makes of those:
+
+    replace   the output is what the SQL gives, made anew whenever an input has changed
+    merge     the same, but of an input with `changes` only those keys are looked at of which rows came or went since
+              the last run: the view has all rows of such keys, and what the SQL gives for a key stands for it
+    append    the output gets what the SQL gives of the rows that came since the last run, and keeps what it has
+
+An input is whole unless it has `changes`: when it has changed, a merge is made anew. One that is a `lookup` is read as
+it is, and its changes are nobody's reason to run; neither are those of whole inputs where a step appends.
 """
 
 import re
@@ -32,7 +39,10 @@ from mergus.errors import SetupError
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-DELETED: Final = "_deleted"
+_COLUMN: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+_PARTITION: Final = re.compile(
+    rf"({_COLUMN})|(years|months|days|hours)\(({_COLUMN})\)|(bucket|truncate)\(([1-9][0-9]{{0,8}}), ?({_COLUMN})\)"
+)
 
 
 class _Part(BaseModel):
@@ -58,8 +68,22 @@ Otherwise = Literal["fail", "warn", "quarantine"]
 
 
 class Input(_Part):
+    """`keys` are the columns that the output's keys are here, where they are called otherwise. `deletes` is about
+    rows that went, or changed, where a step appends: it can take nothing back."""
+
     table: Table
     changes: bool = False
+    lookup: bool = False
+    keys: dict[str, str] = Field(default_factory=dict)
+    deletes: Literal["refuse", "ignore"] = "refuse"
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.changes and self.lookup:
+            raise ValueError("an input is read by its changes, or is a lookup")
+        if not self.changes and (self.keys or self.deletes != "refuse"):
+            raise ValueError("`keys` and `deletes` are for an input with `changes`")
+        return self
 
 
 class Expectation(_Part):
@@ -89,7 +113,8 @@ class Expectation(_Part):
 
 
 class Step(_Part):
-    """Exactly one of `sql`, `file` (of SQL, beside the pipeline's) and `function` ("module:name") makes the rows."""
+    """Exactly one of `sql`, `file` (of SQL, beside the pipeline's) and `function` makes the rows: "module:name" of a
+    function of the Spark session and the inputs, frames by name, that gives a frame."""
 
     name: Name
     output: Table
@@ -100,7 +125,9 @@ class Step(_Part):
     file: Path | None = None
     function: str | None = None
     expect: tuple[Expectation, ...] = ()
+    partition_by: tuple[str, ...] = ()
     properties: dict[str, str] = Field(default_factory=dict)
+    quarantine: Table | None = None
 
     @field_validator("inputs", mode="before")
     @classmethod
@@ -118,6 +145,14 @@ class Step(_Part):
             raise ValueError(f"{value!r} is not a function: MODULE:NAME is")
         return value
 
+    @field_validator("partition_by")
+    @classmethod
+    def _are_transforms(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            if not _PARTITION.fullmatch(one):
+                raise ValueError(f"{one!r} is no partitioning: COLUMN, days(COLUMN) or bucket(16, COLUMN) are")
+        return value
+
     @model_validator(mode="after")
     def _sound(self) -> Self:
         if sum(one is not None for one in (self.sql, self.file, self.function)) != 1:
@@ -128,9 +163,13 @@ class Step(_Part):
             raise ValueError("a step has inputs")
         if self.mode == "replace" and self.changes:
             raise ValueError("what replaces a table cannot be made of changes alone: mode append or merge can")
-        views = [*self.inputs, *(f"{name}{DELETED}" for name in self.changes)]
-        if len(set(views)) != len(views):
-            raise ValueError(f"an input is called like the deleted rows of another: {', '.join(views)}")
+        if self.mode == "append" and len(self.changes) != 1:
+            raise ValueError("what is appended comes of the changes of one input")
+        for name in self.changes:
+            if unknown := set(self.inputs[name].keys) - set(self.keys):
+                raise ValueError(f"input {name}: {', '.join(sorted(unknown))} is no key of the step")
+            if self.mode != "append" and self.inputs[name].deletes != "refuse":
+                raise ValueError(f"input {name}: `deletes` is for mode append")
         return self
 
     @property
@@ -140,6 +179,14 @@ class Step(_Part):
     @property
     def tables(self) -> set[str]:
         return {one.table for one in self.inputs.values()}
+
+    @property
+    def quarantine_table(self) -> str:
+        return self.quarantine or f"{self.output}_quarantine"
+
+    @property
+    def quarantines(self) -> bool:
+        return any(one.otherwise == "quarantine" for one in self.expect)
 
 
 class Pipeline(_Part):

@@ -22,6 +22,11 @@ def in_order(pipeline: Pipeline, only: Sequence[str] = ()) -> list[Step]:
     return [by_name[name] for name in names if name in wanted]
 
 
+def needs(step: Step, pipeline: Pipeline) -> list[str]:
+    """The steps whose outputs it reads."""
+    return _needs(step, {one.output: one for one in pipeline.steps})
+
+
 def _needs(step: Step, makers: dict[str, Step]) -> list[str]:
     return [makers[table].name for table in sorted(step.tables) if table in makers]
 

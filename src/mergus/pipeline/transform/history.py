@@ -1,14 +1,9 @@
-"""What has happened to a table since a step read it last, as its metadata tells it.
-
-Snapshots that only append are what Iceberg's incremental scan reads. It does so by files, and without deletes: rows of
-a file that DuckLake has merged since are older or younger than the snapshot that lists it. So it may be believed only
-if it gives as many rows as the table has grown by; else, and after any other change, the two states are compared.
-"""
+"""What has happened to a table since a step read it last, as its metadata tells it: without reading a row."""
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-APPENDS: Final = frozenset({"append", "replace"})
+from mergus.pipeline.transform.state import UNCHANGING, Read, lineage
 
 Kind = Literal["nothing", "first", "appends", "mixed", "lost"]
 
@@ -17,9 +12,9 @@ Kind = Literal["nothing", "first", "appends", "mixed", "lost"]
 class Span:
     """`start` is what was read last, `end` what is there now: ids of snapshots, None where there was or is none.
 
-    nothing     the same snapshot
+    nothing     the same rows, if not the same snapshot
     first       nothing was read before: all rows are new
-    appends     rows were only added, `grown` of them
+    appends     rows were only added
     mixed       rows were changed or deleted, too
     lost        the snapshot that was read is not in the table's history any more
     """
@@ -27,32 +22,26 @@ class Span:
     kind: Kind
     start: int | None
     end: int | None
-    grown: int | None = None
 
 
-def span(metadata: dict[str, Any], start: int | None) -> Span:
-    """From the metadata of a table as REST gives it."""
-    by_id: dict[int, dict[str, Any]] = {one["snapshot-id"]: one for one in metadata.get("snapshots", [])}
-    end = metadata.get("current-snapshot-id")
-    end = end if end in by_id else None
+def span(metadata: dict[str, Any], read: Read | None) -> Span:
+    """From the metadata of a table as REST gives it, and what was read of it."""
+    lines = list(lineage(metadata))
+    end: int | None = lines[0]["snapshot-id"] if lines else None
+    start = None if read is None else read.snapshot
+    if read is not None and read.uuid != metadata["table-uuid"]:
+        return Span("lost", start, end)
     if start == end:
         return Span("nothing", start, end)
     if start is None:
         return Span("first", None, end)
-    between: list[dict[str, Any]] = []
-    at = end
-    while at is not None and at != start and at in by_id:
-        between.append(by_id[at])
-        at = by_id[at].get("parent-snapshot-id")
-    if at != start or start not in by_id:
+    operations: set[str] = set()
+    for snapshot in lines:
+        if snapshot["snapshot-id"] == start:
+            break
+        operations.add(snapshot["summary"]["operation"])
+    else:
         return Span("lost", start, end)
-    if {one["summary"]["operation"] for one in between} <= APPENDS:
-        rows = [_total(by_id[one]) for one in (start, end) if one is not None]
-        if all(count is not None for count in rows):
-            return Span("appends", start, end, (rows[-1] or 0) - (rows[0] or 0))
-    return Span("mixed", start, end)
-
-
-def _total(snapshot: dict[str, Any]) -> int | None:
-    told = snapshot["summary"].get("total-records")
-    return None if told is None else int(told)
+    if operations <= UNCHANGING:
+        return Span("nothing", start, end)
+    return Span("appends" if operations <= UNCHANGING | {"append"} else "mixed", start, end)
