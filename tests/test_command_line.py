@@ -22,6 +22,7 @@ COMMANDS = [
     "init",
     "doctor",
     "dev",
+    "demo",
     "config",
     "properties",
     "status",

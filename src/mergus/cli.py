@@ -7,7 +7,7 @@ from typing import Any
 import click
 import psycopg
 
-from mergus import __version__, cli_access, cli_maintain, cli_pipeline, cli_status
+from mergus import __version__, cli_access, cli_demo, cli_maintain, cli_pipeline, cli_status
 from mergus.config import Settings, default_state_dir, hide_password, load_settings, reference, variable
 from mergus.errors import MergusError
 
@@ -250,6 +250,7 @@ def smoke(uri: str | None, credential: str | None) -> None:
 
 main.add_command(cli_access.clients)
 main.add_command(cli_access.grants)
+main.add_command(cli_demo.demo)
 main.add_command(cli_maintain.maintain)
 main.add_command(cli_pipeline.pipeline)
 main.add_command(cli_pipeline.spark)

@@ -9,11 +9,12 @@ import time
 import urllib.error
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from mergus import loopback
-from mergus.config import load_settings
+from mergus.config import Settings, load_settings
 from mergus.embedded.snippets import guide
 from mergus.embedded.stack import Progress, Stack, connection_values, running
 from mergus.embedded.state import StateDir, free_port, require_free_port
@@ -61,25 +62,38 @@ def dev(state_path: Path, progress: Progress, show: Progress, overrides: dict[st
         check_access(settings)
         require_free_port(settings.host, settings.port, "the catalog (MERGUS_PORT chooses another)")
         try:
-            with running(state, settings, progress) as stack:
-                done = initialise(stack.settings, progress)
-                progress(f"DuckLake {'created' if done.created else 'found'}: {done.metadata.data_path}")
-                command = [sys.executable, "-m", "mergus", "serve", "--no-init"]
-                env = {**os.environ, **environment(stack.settings)}
-                log = state.folder("logs") / "server.log"
-                with ExitStack() as cleanup:
-                    server = Child("the server", command, log, env=env)
-                    cleanup.callback(server.stop, settings.shutdown_grace + 10)
-                    uri = _uri(settings.host, settings.port)
-                    server.wait_until(lambda: _ready(uri), 60)
-                    values = connection_values(state, stack.settings, uri, done.metadata.data_path)
-                    state.write_connection(values)
-                    progress(f"serving {uri} with {settings.workers} process(es); log: {log}")
-                    show(guide(stack.settings, uri, state.connection_file))
-                    show("Ready. Ctrl-C stops everything.")
-                    _watch([*stack.children, server])
+            with serving(state, settings, progress) as served:
+                show(guide(served.settings, served.uri, state.connection_file))
+                show("Ready. Ctrl-C stops everything.")
+                _watch(served.children)
         finally:
             progress("stopped")
+
+
+@dataclass(frozen=True)
+class Served:
+    settings: Settings
+    uri: str
+    children: list[Child]
+
+
+@contextmanager
+def serving(state: StateDir, settings: Settings, progress: Progress, *, durable: bool = True) -> Generator[Served]:
+    """A lake with a server in front of it; what is not given is started."""
+    with ExitStack() as cleanup:
+        stack = cleanup.enter_context(running(state, settings, progress, durable=durable))
+        done = initialise(stack.settings, progress)
+        progress(f"DuckLake {'created' if done.created else 'found'}: {done.metadata.data_path}")
+        command = [sys.executable, "-m", "mergus", "serve", "--no-init"]
+        env = {**os.environ, **environment(stack.settings)}
+        log = state.folder("logs") / "server.log"
+        server = Child("the server", command, log, env=env)
+        cleanup.callback(server.stop, settings.shutdown_grace + 10)
+        uri = _uri(settings.host, settings.port)
+        server.wait_until(lambda: _ready(uri), 60)
+        state.write_connection(connection_values(state, stack.settings, uri, done.metadata.data_path))
+        progress(f"serving {uri} with {settings.workers} process(es); log: {log}")
+        yield Served(stack.settings, uri, [*stack.children, server])
 
 
 def backends(state_path: Path, progress: Progress) -> None:
@@ -96,10 +110,7 @@ def run_with_backends(command: Sequence[str], progress: Progress, *, throw_away:
     with stop_on_signals(), ExitStack() as cleanup:
         if throw_away:
             state_path = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="mergus-")))
-            # a test must not meet the lake of whoever runs it
-            for name in [n for n in os.environ if n.startswith(("MERGUS_", "AWS_"))]:
-                if not name.startswith(KEPT_VARIABLES):
-                    del os.environ[name]
+            forget_lakes()
             os.environ["MERGUS_STATE_DIR"] = str(state_path)
         state = cleanup.enter_context(StateDir.claim(state_path))
         stack = cleanup.enter_context(running(state, load_settings(), progress, durable=not throw_away))
@@ -113,6 +124,13 @@ def run_with_backends(command: Sequence[str], progress: Progress, *, throw_away:
         cleanup.callback(_end, child)
         code = child.wait()
     return code
+
+
+def forget_lakes() -> None:
+    """What is thrown away must not meet the lake of whoever runs it."""
+    for name in [n for n in os.environ if n.startswith(("MERGUS_", "AWS_"))]:
+        if not name.startswith(KEPT_VARIABLES):
+            del os.environ[name]
 
 
 def backends_up(state_path: Path, progress: Progress) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from mergus.rest.reports import LARGEST
 from tests.support import lakes, servers
+from tests.support.commits import create
 from tests.support.lakes import TestLake
 from tests.support.listeners import samples
 from tests.support.servers import Server, error_of
@@ -108,6 +109,14 @@ def test_reports_stay_with_their_table(server: Server, db: duckdb.DuckDBPyConnec
     assert kept(server, "moved") == []
     answer = server.http.get("/v1/lake/admin/namespaces/main/tables/nothing/reports")
     assert error_of(answer) == (404, "NoSuchTableException")
+
+
+def test_a_table_that_is_promised_is_measured_before_it_is_there(server: Server) -> None:
+    """As Spark does for CREATE TABLE … AS SELECT."""
+    assert error_of(send(server, COMMIT, "promised"))[0] == 404
+    assert create(server, "main", "promised", stage_create=True).status_code == 200
+    assert send(server, COMMIT, "promised").status_code == 204
+    assert error_of(send(server, COMMIT, "promised_not"))[0] == 404
 
 
 @pytest.mark.parametrize(("schema", "name"), [("main", "missing"), ("nowhere", "t"), ("main", "a%00b")])

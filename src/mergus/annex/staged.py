@@ -17,6 +17,10 @@ FIND: Final = """
     WHERE table_uuid = %(uuid)s AND schema_name = %(schema_name)s AND table_name = %(table_name)s
       AND staged_at >= now() - make_interval(secs => %(seconds)s)
 """
+IS_PROMISED: Final = """
+    SELECT FROM staged_table WHERE schema_name = %(schema_name)s AND table_name = %(table_name)s
+      AND staged_at >= now() - make_interval(secs => %(seconds)s) LIMIT 1
+"""
 
 
 async def stage(conn: Conn, uuid: UUID, schema_name: str, table_name: str, location: str, seconds: float) -> None:
@@ -30,6 +34,12 @@ async def find(conn: Conn, uuid: UUID, schema_name: str, table_name: str, second
     key = {"uuid": uuid, "schema_name": schema_name, "table_name": table_name, "seconds": seconds}
     row = await (await conn.execute(FIND, key)).fetchone()
     return None if row is None else row[0]
+
+
+async def is_promised(conn: Conn, schema_name: str, table_name: str, seconds: float) -> bool:
+    """To somebody, who may not come back."""
+    key = {"schema_name": schema_name, "table_name": table_name, "seconds": seconds}
+    return await (await conn.execute(IS_PROMISED, key)).fetchone() is not None
 
 
 async def forget(conn: Conn, uuid: UUID) -> None:

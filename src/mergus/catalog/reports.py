@@ -12,11 +12,12 @@ import orjson
 
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
-from mergus.annex import reports
+from mergus.annex import reports, staged
 from mergus.annex.reports import Report
 from mergus.catalog.find import find_asked
 from mergus.catalog.lake import USER_AGENT_KEPT, Lake
 from mergus.catalog.paging import PageRequest
+from mergus.errors import NoSuchTable
 from mergus.iceberg.namespace import Namespace
 from mergus.metrics import measure_report
 
@@ -39,8 +40,14 @@ async def report_metrics(lake: Lake, ctx: RequestContext, namespace: Namespace, 
     agent = (ctx.user_agent or "")[:USER_AGENT_KEPT]
     settings = lake.settings
     async with lake.aside() as conn:
-        table_id = await find_asked(conn, ctx, namespace, name)
-        if settings.reports_seconds:
+        try:
+            table_id = await find_asked(conn, ctx, namespace, name)
+        except NoSuchTable:
+            # a client that makes a table with rows in it reports on those before it commits the table
+            if not await staged.is_promised(conn, namespace.schema_name, name, settings.staged_seconds):
+                raise
+            table_id = None
+        if settings.reports_seconds and table_id is not None:
             await reports.add(
                 conn,
                 table_id,

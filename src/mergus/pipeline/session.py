@@ -88,11 +88,14 @@ def spark_session(
                 active.conf.set(key, value)
         return active
     builder = SparkSession.builder.appName(app)  # pyright: ignore[reportAttributeAccessIssue]
+    if master is None and "SPARK_ENV_LOADED" not in os.environ:
+        master = "local[*]"
+    defaults = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
     if master is not None:
         builder = builder.master(master)
-    elif "SPARK_ENV_LOADED" not in os.environ:
-        builder = builder.master("local[*]")
-    defaults = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
+        if master.startswith("local"):
+            # Spark's own 200 are made for clusters
+            defaults["spark.sql.shuffle.partitions"] = str(4 * (os.cpu_count() or 1))
     for key, value in {**defaults, **ours, **(conf or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

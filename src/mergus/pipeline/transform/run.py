@@ -244,5 +244,6 @@ def _commit(place: Place, planned: Planned, run: Run, done: Done, how: str) -> N
 
 def _rows_of(metadata: dict[str, Any], snapshot: int) -> dict[str, int]:
     summary = next(one["summary"] for one in metadata["snapshots"] if one["snapshot-id"] == snapshot)
-    told = {"added": "added-records", "deleted": "deleted-records", "total": "total-records"}
-    return {name: int(summary[key]) for name, key in told.items() if key in summary}
+    told = {"added": "added-records", "deleted": "deleted-records"}
+    total = int(summary.get("total-records", 0)) - int(summary.get("total-position-deletes", 0))
+    return {**{name: int(summary[key]) for name, key in told.items() if key in summary}, "total": total}
