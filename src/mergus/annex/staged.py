@@ -38,6 +38,8 @@ async def find(conn: Conn, uuid: UUID, schema_name: str, table_name: str, second
 
 async def is_promised(conn: Conn, schema_name: str, table_name: str, seconds: float) -> bool:
     """To somebody, who may not come back."""
+    if "\0" in schema_name + table_name:
+        return False
     key = {"schema_name": schema_name, "table_name": table_name, "seconds": seconds}
     return await (await conn.execute(IS_PROMISED, key)).fetchone() is not None
 
