@@ -43,14 +43,15 @@ COLUMNS: Final = StructType(
         StructField("bad_records", LongType()),
         StructField("reason", StringType()),
         StructField("reading", StringType()),
-        StructField("at", TimestampType()),
+        StructField("noted_at", TimestampType()),
     ]
 )
+PATHS: Final = StructType([StructField("path", StringType())])
 # instants are numbers here: Python's would pass through a time zone
 HERE: Final = StructType(
     [StructField(f.name, LongType() if f.dataType == TimestampType() else f.dataType) for f in COLUMNS.fields]
 )
-INSTANTS: Final = {"modified": "timestamp_millis(modified)", "at": "current_timestamp()"}
+INSTANTS: Final = {"modified": "timestamp_millis(modified)", "noted_at": "current_timestamp()"}
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Ledger:
 
     def known(self, files: Iterable[SourceFile]) -> Known:
         last = self._rows(f"SELECT coalesce(max(plan), 0) FROM {self._name} WHERE {self._mine}")
-        asked = target.local(self.place.spark, [(file.uri,) for file in files], "path STRING")
+        asked = target.local(self.place.spark, [{"path": file.uri} for file in files], PATHS)
         found = query(
             self.place.spark,
             f"SELECT path, size, unix_millis(modified) AS modified, plan, state FROM {self._name} WHERE {self._mine}",
@@ -151,8 +152,7 @@ class Ledger:
 
     def _append(self, batch: Batch, given: Iterable[dict[str, Any]], key: str) -> bool:
         common = {"table_uuid": self.uuid, "plan": batch.plan, "batch": batch.id}
-        held = [tuple({**common, **row}.get(name) for name in COLUMNS.names) for row in given]
-        frame = target.local(self.place.spark, held, HERE)
+        frame = target.local(self.place.spark, [{**common, **row} for row in given], HERE)
         exprs = [f"{INSTANTS.get(name, SPARK.identifier(name))} AS {SPARK.identifier(name)}" for name in COLUMNS.names]
         return once.append(self.place, frame.selectExpr(*exprs), self.table, key, batch=batch.id)
 

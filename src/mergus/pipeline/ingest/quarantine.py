@@ -28,12 +28,14 @@ COLUMNS: Final = StructType(
     ]
 )
 
+WHOLE: Final = StructType([StructField(name, StringType()) for name in ("file", "reason", "record")])
+
 
 def add(place: Place, to: Table, batch: Batch, records: Iterable["DataFrame"], files: Sequence[Outcome]) -> None:
     """`records` have a file, a reason and a text each."""
     target.ensure(place, to, COLUMNS)
-    whole = [(one.file.uri, one.reason, None) for one in files]
-    frames = [*records, target.local(place.spark, whole, "file STRING, reason STRING, record STRING")]
+    whole = [{"file": one.file.uri, "reason": one.reason} for one in files]
+    frames = [*records, target.local(place.spark, whole, WHOLE)]
     said = ["file AS _source_file", f"{SPARK.literal(batch.id)} AS _batch", "reason AS _reason", "record AS _record"]
     found = reduce(lambda a, b: a.union(b), frames).selectExpr(*said, "current_timestamp() AS _at")
     once.append(place, found, to, batch.key, batch=batch.id)

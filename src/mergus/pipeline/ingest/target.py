@@ -1,5 +1,6 @@
 """The tables that ingest writes to: there, with the columns that they need, whoever else makes them at that time."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -27,9 +28,10 @@ def schema(place: Place, table: Table) -> StructType:
     return StructType([StructField(f.name, stored(f.dataType), f.nullable) for f in found.fields])
 
 
-def local(spark: "SparkSession", rows: Sequence[tuple[Any, ...]], columns: str | StructType) -> "DataFrame":
-    """Rows that are here, as a frame."""
-    return spark.createDataFrame(rows, columns)  # pyright: ignore[reportUnknownMemberType]
+def local(spark: "SparkSession", rows: Sequence[Mapping[str, Any]], wanted: StructType) -> "DataFrame":
+    """Rows that are here, as a frame of one part; no process of Python's is started for it, and one file is written."""
+    text = f"SELECT inline(from_json(:rows, {SPARK.literal(f'ARRAY<{sql_type(wanted)}>')}))"
+    return spark.sql(text, {"rows": json.dumps(rows)})  # pyright: ignore[reportUnknownMemberType]
 
 
 def ensure(place: Place, table: Table, wanted: StructType) -> None:
