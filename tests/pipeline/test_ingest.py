@@ -3,6 +3,8 @@
 import gzip
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,16 @@ def text(path: Path, *lines: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
+
+
+@pytest.fixture
+def command(as_user: None) -> Callable[..., tuple[Result, dict[str, Any]]]:
+    def call(*given: object) -> tuple[Result, dict[str, Any]]:
+        done = CliRunner().invoke(main, ["pipeline", "ingest", *map(str, given)])
+        start = done.stdout.find("{\n")
+        return done, json.loads(done.stdout[start:]) if start >= 0 else {}
+
+    return call
 
 
 def test_parquet_of_a_directory_and_then_only_what_is_new(
@@ -166,6 +178,56 @@ def test_corrupt_files_and_files_that_clash_stay_out_alone(
     agree(lake, place, "corrupt")
 
 
+def test_types_are_the_same_in_both_engines(
+    lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    at = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
+    kinds = {
+        "flag": pa.array([True]), "tiny": pa.array([-7], pa.int8()), "big": pa.array([1 << 31], pa.uint32()),
+        "huge": pa.array([(1 << 64) - 1], pa.uint64()), "d": pa.array([Decimal("1.25")], pa.decimal128(5, 2)),
+        "day": pa.array([at.date()]), "local": pa.array([at.replace(tzinfo=None)], pa.timestamp("us")),
+        "at": pa.array([at], pa.timestamp("us", "UTC")), "raw": pa.array([b"\x00\xff"]), "x": pa.array([0.1]),
+        "l": pa.array([[1, None]]),
+        "m": pa.array([[("k", {"a": "ü"})]], pa.map_(pa.string(), pa.struct({"a": pa.string()}))),
+        "a.b": pa.array(["dot"]), "c d": pa.array(["space"]),
+    }  # fmt: skip
+    parquet(tmp_path / "1.parquet", **kinds)
+    run, report = ingested(place, "types.t", tmp_path)
+    assert (report.quarantined, run.counts["rows"]) == ([], 1)
+    narrow = {"x": pa.array([3], pa.int32()), "d": pa.array([Decimal("1234567.25")], pa.decimal128(9, 2))}
+    parquet(tmp_path / "2.parquet", **narrow)
+    parquet(tmp_path / "3.parquet", d=pa.array([Decimal("0.5")], pa.decimal128(3, 1)))
+    parquet(tmp_path / "4.parquet", at=pa.array([1], pa.timestamp("ns", "UTC")))
+    run, report = ingested(place, "types.t", tmp_path)
+    assert [Path(file).name for file, _ in report.quarantined] == ["4.parquet"]
+    assert asked(db, "SELECT x, d FROM types.t ORDER BY d") == [
+        (None, Decimal("0.50")),
+        (0.1, Decimal("1.25")),
+        (3.0, Decimal("1234567.25")),
+    ]
+    assert asked(db, 'SELECT tiny, big, huge, local, raw, "a.b" FROM types.t WHERE flag') == [
+        (-7, 1 << 31, Decimal((1 << 64) - 1), at.replace(tzinfo=None), b"\x00\xff", "dot")
+    ]
+    agree(lake, place, "types")
+    # what was left out as a whole is taken again, when asked for and when it can be read by now
+    parquet(tmp_path / "5.parquet", x=[1.0])
+    run, report = ingested(place, "types.t", tmp_path, again=True)
+    assert (run.counts["rows"], run.counts["quarantined_files"]) == (1, 1)
+
+
+def test_options_of_the_reader(
+    command: Callable[..., tuple[Result, dict[str, Any]]], db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    (tmp_path / "1.csv").write_bytes("1;ü;n/a\n2;x;3\n".encode("latin-1"))
+    given = ["--option", "header=false", "--option", "sep=;", "--option", "nullValue=n/a"]
+    for wrong in ["encoding=klingon", "maxColumns=many"]:
+        done, _ = command(tmp_path, "--into", "opts.t", *given, "--option", wrong)
+        assert (done.exit_code, "error: " in done.stderr) == (1, True), (wrong, done.output)
+    done, _ = command(tmp_path, "--into", "opts.t", *given, "--option", "encoding=ISO-8859-1")
+    assert done.exit_code == 0, done.output
+    assert asked(db, "SELECT _c0, _c1, _c2 FROM opts.t ORDER BY 1") == [(1, "ü", None), (2, "x", 3)]
+
+
 def test_a_table_that_duckdb_made_takes_files_as_it_is(
     lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
@@ -232,16 +294,6 @@ def test_folders_that_are_columns_and_a_table_in_parts(
     (spec,) = place.client.load_table(("parts",), "t")["metadata"]["partition-specs"]
     assert [one["transform"] for one in spec["fields"]] == ["identity", "day", "bucket[4]"]
     agree(lake, place, "parts")
-
-
-@pytest.fixture
-def command(as_user: None) -> Callable[..., tuple[Result, dict[str, Any]]]:
-    def call(*given: object) -> tuple[Result, dict[str, Any]]:
-        done = CliRunner().invoke(main, ["pipeline", "ingest", *map(str, given)])
-        start = done.stdout.find("{\n")
-        return done, json.loads(done.stdout[start:]) if start >= 0 else {}
-
-    return call
 
 
 def test_the_command(command: Callable[..., tuple[Result, dict[str, Any]]], db: Any, tmp_path: Path) -> None:

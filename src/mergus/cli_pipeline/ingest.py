@@ -24,6 +24,7 @@ from mergus.pipeline.job import Place, Run, table
 )
 @click.option("--quarantine", metavar="NAMESPACE.TABLE", help="For what is bad.  [TABLE_quarantine]")
 @click.option("--no-evolve", is_flag=True, help="Leave the table's columns as they are; files with others are bad.")
+@click.option("--again", is_flag=True, help="Take files that were left out as a whole for new ones.")
 @click.option("--dry-run", "--plan", is_flag=True, help="Tell what would be done.")
 @click.option("--stream", "as_stream", is_flag=True, help="Files as they come, by Spark's streaming file source.")
 @click.option("--checkpoint", metavar="DIRECTORY", help="Where the stream keeps what it has seen.")
@@ -39,6 +40,7 @@ def ingest(
     partition_by: tuple[str, ...],
     quarantine: str | None,
     no_evolve: bool,
+    again: bool,
     dry_run: bool,
     as_stream: bool,
     checkpoint: str | None,
@@ -65,7 +67,7 @@ def ingest(
     def work(place: Place, run: Run) -> tuple[dict[str, Any], bool]:
         from mergus.pipeline.ingest import decision, job, reading, stream, target
 
-        reading.check_options(read_options)
+        reading.check_options(place.spark, read_options)
         for text in partition_by:
             target.partition(text)
         wanted = job.Wanted(
@@ -75,6 +77,7 @@ def ingest(
             partition_by,
             batch_files,
             batch_bytes,
+            again,
         )
         report = job.Report()
         if checkpoint is not None:

@@ -109,7 +109,7 @@ def _group(place: Place, how: Reading, files: Files, required: Sequence[str], fo
         except BaseException:
             frame.unpersist()
             raise
-        return frame, {row[FILE]: (row["count(1)"], row[f"count({REASON})"]) for row in counted}
+        return frame, {hadoop.uri_of(row[FILE]): (row["count(1)"], row[f"count({REASON})"]) for row in counted}
 
     for some, made in reading.in_halves(place.spark, files, count):
         if isinstance(made, LeftOut):

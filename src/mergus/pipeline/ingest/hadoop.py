@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GLOB: Final = re.compile(r"[\\*?\[\]{}]")
-LONGEST_LINE: Final = 1 << 20
 
 
 @dataclass(frozen=True, order=True)
@@ -79,15 +78,21 @@ def first_line(spark: "SparkSession", file: SourceFile, encoding: str, comment: 
     codec = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(_conf(spark)).getCodec(path)
     stream = system.open(path)
     try:
-        lines = jvm.org.apache.hadoop.util.LineReader(stream if codec is None else codec.createInputStream(stream))
-        text = jvm.org.apache.hadoop.io.Text()
-        while lines.readLine(text, LONGEST_LINE, LONGEST_LINE):
-            line = bytes(text.copyBytes()).decode(encoding, errors="replace").strip("\ufeff")
-            if line.strip() and not (comment and line.startswith(comment)):
-                return line
+        plain = stream if codec is None else codec.createInputStream(stream)
+        lines = jvm.java.io.BufferedReader(jvm.java.io.InputStreamReader(plain, encoding))
+        while (line := lines.readLine()) is not None:
+            if (text := str(line).strip("\ufeff")).strip() and not (comment and text.startswith(comment)):
+                return text
     finally:
         stream.close()
     return None
+
+
+def is_charset(spark: "SparkSession", name: str) -> bool:
+    try:
+        return bool(_jvm(spark).java.nio.charset.Charset.isSupported(name))
+    except spark_errors():
+        return False
 
 
 def drain(spark: "SparkSession", file: SourceFile) -> None:

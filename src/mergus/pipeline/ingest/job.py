@@ -30,6 +30,8 @@ class Wanted:
     partition_by: tuple[str, ...] = ()
     batch_files: int = BATCH_FILES
     batch_bytes: int = BATCH_BYTES
+    # files that were left out as a whole are new ones
+    again: bool = False
 
 
 @dataclass
@@ -126,9 +128,12 @@ def cut(files: Sequence[SourceFile], most_files: int, most_bytes: int) -> Iterat
         yield batch
 
 
-def sort_out(files: Iterable[SourceFile], known: Known) -> tuple[list[SourceFile], list[SourceFile], int]:
+def sort_out(
+    files: Sequence[SourceFile], known: Known, *, again: bool
+) -> tuple[list[SourceFile], list[SourceFile], int]:
     """New ones; those that are not what they were; and how many are known. One that was gone may come back."""
-    states = {identity: state for identity, state in known.states.items() if state != ledger.GONE}
+    new = {ledger.GONE, *([ledger.QUARANTINED] if again else [])}
+    states = {identity: state for identity, state in known.states.items() if state not in new}
     names = {uri for uri, _, _ in states}
     fresh = [file for file in files if file.uri not in names]
     changed = [file for file in files if file.uri in names and file.identity not in states]
@@ -142,7 +147,7 @@ def _fresh(
         known = Known()
         if files and place.load(wanted.into) is not None and (book := ledger.found(place, wanted.into)):
             known = book.known(files)
-    fresh, changed, old = sort_out(files, known)
+    fresh, changed, old = sort_out(files, known, again=wanted.again)
     for file in changed:
         run.say(f"{file.uri} is in, and has changed since: it is left alone (give a new file a new name)")
         report.changed.append(file.uri)

@@ -105,7 +105,7 @@ class Ledger:
 
     def plan(self, last: int, parts: Sequence[Part]) -> Batch | None:
         """The batch, if this is the plan after that one; None if another run has made it first."""
-        batch = Batch(batch_id(self.uuid, [part.file for part in parts]), last + 1, tuple(parts))
+        batch = Batch(batch_id(self.uuid, last + 1, [part.file for part in parts]), last + 1, tuple(parts))
         planned = [
             {
                 **_file(part.file),
@@ -157,11 +157,10 @@ class Ledger:
         return once.append(self.place, frame.selectExpr(*exprs), self.table, key, batch=batch.id)
 
 
-def batch_id(uuid: str, files: Iterable[SourceFile]) -> str:
-    """The same for the same files of the same table."""
-    said = "\n".join(
-        [uuid, *(f"{uri}\t{size}\t{modified}" for uri, size, modified in sorted(f.identity for f in files))]
-    )
+def batch_id(uuid: str, plan: int, files: Iterable[SourceFile]) -> str:
+    """Of a plan of a table. A file that was gone may come back, and is in a batch of another name then."""
+    identities = sorted(file.identity for file in files)
+    said = "\n".join([uuid, str(plan), *(f"{uri}\t{size}\t{modified}" for uri, size, modified in identities)])
     return sha256(said.encode()).hexdigest()[:32]
 
 

@@ -3,6 +3,7 @@ whoever reads the files again, later or beside us, takes the same records for go
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pyspark.sql.types import StringType, StructField, StructType
 
 from mergus.errors import SetupError
+from mergus.pipeline.canonical import SPARK
 from mergus.pipeline.ingest.evolution import OURS
-from mergus.pipeline.ingest.hadoop import SourceFile, drain
-from mergus.pipeline.session import message, spark_errors
+from mergus.pipeline.ingest.hadoop import SourceFile, drain, is_charset
+from mergus.pipeline.session import message, rows, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -44,6 +46,14 @@ ALWAYS: Final = {
 # samplingRatio: a column that was not looked at would be lost
 NOT_OURS_TO_TAKE: Final = frozenset(
     map(str.lower, [*ALWAYS, "samplingRatio", "path", "basePath", "recursiveFileLookup"])
+)
+
+
+# what is wrong with a cluster or a store, and may be right the next time
+NOT_THE_FILE: Final = re.compile(
+    "OutOfMemory|NoClassDefFound|ClassNotFound|AccessDenied|AccessControl|Forbidden|[Cc]redential|UnknownHost"
+    "|ConnectException|SocketException|Timeout|InterruptedException|ExecutorLost|SparkContext was shut down"
+    "|cancelled|No space left|FileNotFoundException|FILE_NOT_EXIST|PATH_NOT_FOUND"
 )
 
 
@@ -96,12 +106,21 @@ def options_of(spark: "SparkSession", kind: str, given: Mapping[str, str]) -> tu
     return tuple(sorted({**{k: v for k, v in ours.items() if k.lower() not in asked}, **given}.items()))
 
 
-def check_options(given: Mapping[str, str]) -> None:
-    for name in given:
+def check_options(spark: "SparkSession", given: Mapping[str, str]) -> None:
+    """An option that is wrong must not look like files that are."""
+    for name, value in given.items():
         if name.lower() in NOT_OURS_TO_TAKE:
             raise SetupError(f"ingest itself says what the reader's option {name} is")
         if name.lower().startswith("fs."):
             raise SetupError(f"{name} is a setting of a file system: --conf spark.hadoop.{name}=… (options are kept)")
+        if name.lower() in {"encoding", "charset"} and not is_charset(spark, value):
+            raise SetupError(f"{value} is no encoding that Java knows")
+    entries = ", ".join(f"{SPARK.literal(key)}, {SPARK.literal(value)}" for key, value in given.items())
+    for parse in ("from_csv", "from_json") if given else ():
+        try:
+            rows(spark, f"SELECT {parse}('x', 'a STRING', map({entries}))")
+        except spark_errors() as e:
+            raise SetupError(f"Spark's reader does not take the options {', '.join(given)}: {message(e)}") from None
 
 
 def inferred(
@@ -134,8 +153,8 @@ def in_halves(spark: "SparkSession", files: Files, work: Callable[[Files], T]) -
             yield from in_halves(spark, files[middle:], work)
             return
         if not isinstance(e, NotFit):
-            if "OutOfMemoryError" in str(e):
-                raise
+            if NOT_THE_FILE.search(str(e)):
+                raise SetupError(f"{files[0].uri} could not be read: {message(e)}") from None
             drain(spark, files[0])
         yield files, LeftOut(str(e) if isinstance(e, NotFit) else f"cannot be read: {message(e)}")
     else:
