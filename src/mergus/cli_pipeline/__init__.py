@@ -5,6 +5,7 @@ A module for each command; options.py has what they share. Spark is imported whe
 
 import click
 
+from mergus.cli_pipeline.ingest import ingest
 from mergus.cli_pipeline.spark import spark
 from mergus.cli_pipeline.transform import transform
 from mergus.cli_pipeline.verify import verify
@@ -17,5 +18,5 @@ def pipeline() -> None:
     """Jobs on Spark: on this machine, or on a cluster with --master or spark-submit."""
 
 
-for command in (transform, verify):
+for command in (ingest, transform, verify):
     pipeline.add_command(command)
