@@ -26,7 +26,8 @@ from mergus.pipeline.transform.definition import parse
 from mergus.pipeline.transform.job import transform
 
 COLUMNS = """id, id % 100000 AS customer, CAST(id % 977 AS INT) AS kind,
-             CAST(id * 7 % 1000003 AS DECIMAL(12, 2)) AS amount, timestamp_micros(1700000000000000 + id * 1000) AS at, concat('note ', id % 5003) AS note"""
+             CAST(id * 7 % 1000003 AS DECIMAL(12, 2)) AS amount,
+             timestamp_micros(1700000000000000 + id * 1000) AS at, concat('note ', id % 5003) AS note"""
 APPEND = "SELECT id, customer, kind, amount * 2 AS twice, CAST(at AS DATE) AS day, upper(note) AS note FROM orders"
 GROUP = "SELECT customer, count(*) AS orders, sum(amount) AS amount, max(at) AS newest FROM orders GROUP BY customer"
 STEP = """
@@ -69,7 +70,7 @@ class Bench:
 
     def drop(self, name: str) -> None:
         for each in (name, f"{name}_files", f"{name}_quarantine"):
-            query(self.spark, f"DROP TABLE IF EXISTS {self.place.sql_name(table(each))} PURGE")
+            query(self.spark, f"DROP TABLE IF EXISTS {self.place.sql_name(table(each))}")
 
     def ingest(self, source: Path) -> Callable[[], None]:
         def run() -> None:

@@ -23,7 +23,6 @@ DELEGATION: Final = "header.X-Iceberg-Access-Delegation"
 CREDENTIALS: Final = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
 SIGN: Final = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/sign"
 EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-S3_FILE_IO: Final = "org.apache.iceberg.aws.s3.S3FileIO"
 SECRET: Final = ("credential", "token")
 
 
@@ -53,8 +52,6 @@ def settings(
         f"{start}.cache-enabled": "false",
     }
     how = access(client)
-    if how != "none":
-        found[f"{start}.io-impl"] = S3_FILE_IO
     if how in {"vended", "signed"}:
         found[f"{start}.{DELEGATION}"] = "vended-credentials" if how == "vended" else "remote-signing"
     if with_secrets and address.token is not None:
