@@ -42,6 +42,6 @@ def stats(
         if show:
             return {"tables": job.show(place, tables, snapshot)}, False
         done = job.compute(place, tables, run, columns=wanted, snapshot=snapshot, buckets=buckets, again=again)
-        return {"tables": done}, bool(run.counts["unread"])
+        return {"tables": [job.brief(told) for told in done]}, bool(run.counts["unread"])
 
     run_job("stats", work, **given)

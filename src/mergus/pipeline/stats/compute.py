@@ -61,6 +61,12 @@ def show(place: Place, tables: Iterable[Table], snapshot: int | None = None) -> 
     return found
 
 
+def brief(told: Told) -> Told:
+    """For the summary of a run over many tables: without what only a reader of one wants to see."""
+    columns = [{k: v for k, v in one.items() if k != "histogram"} for one in told.get("columns", ())]
+    return {key: value for key, value in told.items() if key != "others"} | ({"columns": columns} if columns else {})
+
+
 def _table(
     place: Place, table: Table, run: Run, names: Sequence[str], snapshot: int | None, buckets: int, again: bool
 ) -> Told:
