@@ -5,6 +5,7 @@ A module for each command; options.py has what they share. Spark is imported whe
 
 import click
 
+from mergus.cli_pipeline.compact import compact
 from mergus.cli_pipeline.spark import spark
 from mergus.cli_pipeline.stats import stats
 from mergus.cli_pipeline.verify import verify
@@ -17,5 +18,5 @@ def pipeline() -> None:
     """Jobs on Spark: on this machine, or on a cluster with --master or spark-submit."""
 
 
-for command in (stats, verify):
+for command in (compact, stats, verify):
     pipeline.add_command(command)
