@@ -209,7 +209,6 @@ def meanwhile(lake: TestLake, pause: float, *statements: str) -> Iterator[list[i
 def test_those_who_write_meanwhile_lose_nothing(
     lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "TRIES", 2)
     table = Table(("busy",), "t")
     db.execute("CREATE SCHEMA busy; CREATE TABLE busy.t(i INTEGER)")
     query(place.spark, f"ALTER TABLE {place.sql_name(table)} SET TBLPROPERTIES ('format-version' = '3')")
@@ -217,24 +216,21 @@ def test_those_who_write_meanwhile_lose_nothing(
         db.execute(f"INSERT INTO busy.t SELECT range + {k * 3000} FROM range(3000)")
     said = list[str]()
     run = Run("compact", said.append)
-    # to a file, and to Postgres
-    inserts = (
-        "INSERT INTO busy.t SELECT 10000 + {n} * 20 + range FROM range(19)",
-        "INSERT INTO busy.t VALUES (10000 + {n} * 20 + 19)",
-    )
-    with meanwhile(lake, 0.5, *inserts) as inserted:
+    db.execute("INSERT INTO busy.t VALUES (-1)")
+    with meanwhile(lake, 0.5, "INSERT INTO busy.t SELECT 10000 + {n} * 20 + range FROM range(20)") as inserted:
         (told,) = job.compact(place, [(table, Wish(options=SMALL))], run)
     assert (told["state"], len(inserted) > 0) == ("compacted", True), told
-    expected = {i + k * 3000 for k in range(3) for i in range(3000)} | {
-        10000 + n * 20 + i for n in inserted for i in range(20)
-    }
+    expected = {-1, *range(9000), *(10000 + n * 20 + i for n in inserted for i in range(20))}
     assert {row[0] for row in db.execute("SELECT i FROM busy.t").fetchall()} == expected
     # who deletes from a file that is being rewritten comes first; the table is planned anew, and left if that goes on
-    with meanwhile(lake, 0.2, "DELETE FROM busy.t WHERE i = {n}") as deleted:
+    monkeypatch.setattr(job, "TRIES", 2)
+    changes = ("DELETE FROM busy.t WHERE i = {n}", "INSERT INTO busy.t VALUES (-100 - {n})")
+    with meanwhile(lake, 0.2, *changes) as changed:
         (told,) = job.compact(place, [(table, Wish(options={"rewrite-all": "true"}))], run)
     assert told["state"] in {"gave-way", "compacted"}
     assert [text for text in said if "somebody else was first" in text] != []
-    assert {row[0] for row in db.execute("SELECT i FROM busy.t").fetchall()} == expected - {*deleted}
+    expected = (expected - {*changed}) | {-100 - n for n in changed}
+    assert {row[0] for row in db.execute("SELECT i FROM busy.t").fetchall()} == expected
     both_agree(lake, place, table)
 
 
@@ -246,7 +242,8 @@ def test_a_part_of_a_table(place: Place, run: Run, db: duckdb.DuckDBPyConnection
     assert (whole.files, part.files) == (data_files(place, table), 1)
     (told,) = job.compact(place, [(table, wish)], run)
     assert (told["state"], told["rewritten-files"]) == ("compacted", 1)
-    assert data_files(place, table) == whole.files
+    # the others are there still
+    assert data_files(place, table) > 1
     with pytest.raises(SetupError, match="a sort order is for the strategy `sort`"):
         job.compact(place, [(table, Wish(sort_order="i"))], run)
     with pytest.raises(SetupError, match="the strategy `zorder` needs columns"):

@@ -5,6 +5,9 @@ comes as one commit that replaces files, so every older snapshot stays as it is,
 table meanwhile comes first: rows that are added stay, and where rows are deleted from a file that is being rewritten
 Iceberg refuses the commit and the table is planned anew. A run that is killed leaves files that no snapshot has.
 
+Rows that DuckDB keeps in Postgres are shown as a file of ours, which is another one after the next such row: whoever is
+rewriting it has lost. So the server is asked to flush them before each try. Between that and the plan another may come.
+
 Row ids are kept in tables of format version 3. Files of version 2 have no place for them, and Spark would give each row
 a new one; so such a table is left alone unless somebody says what is to become of them.
 
@@ -19,8 +22,9 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
+from urllib.parse import quote
 
-from mergus.client import Client, Levels, namespace_path
+from mergus.client import Client, Levels, Refused, namespace_path
 from mergus.errors import SetupError
 from mergus.iceberg.schema_parse import parse_schema
 from mergus.pipeline.canonical import SPARK
@@ -36,6 +40,7 @@ CONFLICT: Final = "Cannot commit rewrite because of a ValidationException or Com
 AT_ONCE_SECONDS: Final = 60
 MOST_SECONDS: Final = 1800
 LOOK_SECONDS: Final = 2.0
+FLUSH_SECONDS: Final = 20
 LEAST_RATIO: Final = 1e-9
 
 FORMAT_VERSION: Final = "mergus.format-version"
@@ -170,6 +175,7 @@ _WHY_LEFT: Final = (
 def _rewrite(place: Place, table: Table, wish: Wish, run: Run) -> Told | None:
     """None if others were always first."""
     for _ in range(TRIES):
+        _flush(place.client, table, run)
         try:
             ((rewritten, added, size, failed, deletes),) = rows(place.spark, _call(place, table, wish))
         except spark_errors() as e:
@@ -185,6 +191,16 @@ def _rewrite(place: Place, table: Table, wish: Wish, run: Run) -> Told | None:
             "removed-delete-files": deletes,
         }
     return None
+
+
+def _flush(client: Client, table: Table, run: Run) -> None:
+    """As a step of the server's own compaction. Without it the job may have to give way, and is right all the same, so
+    nothing depends on being allowed to ask, or on the server being done in time."""
+    path = f"admin/{namespace_path(table.namespace)}/tables/{quote(table.name, safe='')}/compact"
+    try:
+        client.ask("POST", path, {"steps": ["flush"], "wait-seconds": FLUSH_SECONDS})
+    except Refused as e:
+        run.say(f"{table}: rows in Postgres were not flushed ({e.message})")
 
 
 def _call(place: Place, table: Table, wish: Wish) -> str:
