@@ -174,7 +174,10 @@ def _show(job: dict[str, Any]) -> None:
 
 
 # Of what is said about a table: as it is done. Postgres keeps no order.
-_ORDER = ("flush", "rewrite", "rewritten", "merge-files", "merged-files", "merge", "gave-way", "failed", "left-alone")
+_ORDER = (
+    *("flush", "rewrite", "rewritten", "merge-files", "merged-files", "merge"),
+    *("handed-over", "gave-way", "failed", "left-alone"),
+)
 
 
 def _in_order(key: str) -> int:

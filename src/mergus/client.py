@@ -76,7 +76,7 @@ class Client:
         return send(method, f"{self.address.base}/v1/{quote(self.prefix, safe='')}/{path}{query}", data, self._headers)
 
     def load_table(self, namespace: Levels, name: str) -> dict[str, Any]:
-        return self.ask("GET", f"{_path(namespace)}/tables/{quote(name, safe='')}")
+        return self.ask("GET", f"{namespace_path(namespace)}/tables/{quote(name, safe='')}")
 
     def namespaces(self, parent: Levels = ()) -> Iterator[Levels]:
         """All below one, parents first."""
@@ -86,7 +86,7 @@ class Client:
             yield from self.namespaces(tuple(found))
 
     def tables(self, namespace: Levels) -> Iterator[str]:
-        for found in self._pages(f"{_path(namespace)}/tables", "identifiers", {}):
+        for found in self._pages(f"{namespace_path(namespace)}/tables", "identifiers", {}):
             yield found["name"]
 
     def _pages(self, path: str, member: str, asked: dict[str, str]) -> Iterator[Any]:
@@ -108,7 +108,7 @@ def headers(token: str | None) -> dict[str, str]:
     return {"Content-Type": "application/json", **known}
 
 
-def _path(namespace: Levels) -> str:
+def namespace_path(namespace: Levels) -> str:
     return f"namespaces/{quote(UNIT_SEPARATOR.join(namespace), safe='')}"
 
 

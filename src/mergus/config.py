@@ -246,6 +246,12 @@ class Settings(BaseSettings):
         "1GB", description="Memory that DuckDB may use for maintenance, in a process; more goes to disk."
     )
     maintenance_threads: int = Field(2, ge=1, le=256, description="Threads that it may use.")
+    compact_handover_bytes: int = Field(
+        0,
+        ge=0,
+        description="Bytes of a table that compaction would rewrite from which on it leaves them to "
+        "`mergus pipeline compact`, on Spark. 0: it does all tables itself.",
+    )
     jobs_seconds: int = Field(30 * 86_400, ge=60, description="Seconds for which jobs are known after they have ended.")
     cached_tables: int = Field(10_000, ge=1, description="Tables whose answers a server process keeps ready.")
 

@@ -245,6 +245,17 @@ def test_a_column_may_be_called_as_one_of_ours(lake: TestLake, db: duckdb.DuckDB
     assert side_file.read_keys(file.data) == [(0, now(lake))]
 
 
+def test_many_zeros_of_both_kinds_keep_their_sign(
+    lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    db.execute("CREATE TABLE zeros(d DOUBLE, f FLOAT, l DOUBLE[])")
+    for zero in ("0.0", "-0.0"):
+        db.execute(f"INSERT INTO zeros SELECT '{zero}', '{zero}', ['{zero}'::DOUBLE] FROM range(10)")
+    rows = rows_in_lake(db, "zeros")
+    assert {row[0] for row in rows} == {"0.0", "-0.0"}
+    assert rows_of(written(lake, "zeros"), tmp_path) == rows
+
+
 def test_h2_an_updated_row_keeps_its_id_and_has_a_new_begin(
     lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:

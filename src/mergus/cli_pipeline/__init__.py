@@ -5,8 +5,10 @@ A module for each command; options.py has what they share. Spark is imported whe
 
 import click
 
+from mergus.cli_pipeline.compact import compact
 from mergus.cli_pipeline.ingest import ingest
 from mergus.cli_pipeline.spark import spark
+from mergus.cli_pipeline.stats import stats
 from mergus.cli_pipeline.transform import transform
 from mergus.cli_pipeline.verify import verify
 
@@ -18,5 +20,5 @@ def pipeline() -> None:
     """Jobs on Spark: on this machine, or on a cluster with --master or spark-submit."""
 
 
-for command in (ingest, transform, verify):
+for command in (compact, ingest, stats, transform, verify):
     pipeline.add_command(command)

@@ -82,6 +82,7 @@ FILES: Final = """
            count(*) FILTER (WHERE live AND gone > 0 AND gone >= rows * %(heavy)s),
            sum(rows) FILTER (WHERE live AND gone > 0 AND gone >= rows * %(heavy)s),
            sum(gone) FILTER (WHERE live AND gone > 0 AND gone >= rows * %(heavy)s),
+           sum(bytes) FILTER (WHERE live AND gone > 0 AND gone >= rows * %(heavy)s),
            count(*) FILTER (WHERE NOT live),
            sum(bytes) FILTER (WHERE NOT live)
     FROM file GROUP BY table_id
@@ -110,7 +111,7 @@ MERGEABLE: Final = """
           AND v.data_file_id IN (SELECT data_file_id FROM small WHERE partition_id IS NOT NULL)
         GROUP BY v.data_file_id
     ), run AS (
-        SELECT s.table_id, count(*) AS files,
+        SELECT s.table_id, count(*) AS files, sum(s.file_size_bytes) AS bytes,
                least(count(*), greatest(1, ceil(sum(s.file_size_bytes) / min(s.target)))) AS left_over
         FROM small s
         LEFT JOIN span ON span.table_id = s.table_id AND s.begin_snapshot >= span.begin_snapshot
@@ -119,7 +120,7 @@ MERGEABLE: Final = """
         GROUP BY s.table_id, span.begin_snapshot, s.partition_id, place.keys
         HAVING count(*) > 1
     )
-    SELECT table_id, sum(files), sum(left_over) FROM run GROUP BY table_id
+    SELECT table_id, sum(files), sum(left_over), sum(bytes) FROM run GROUP BY table_id
 """
 
 CATALOG: Final = """
@@ -178,12 +179,14 @@ class TableHealth:
     heavy_files: int = 0
     heavy_rows: int = 0
     heavy_gone: int = 0
+    heavy_bytes: int = 0
     # ended, and kept for older snapshots
     historic_files: int = 0
     historic_bytes: int = 0
     # small files that can be merged with others, and how many they would become
     mergeable_files: int = 0
     merged_files: int = 0
+    mergeable_bytes: int = 0
     inlined_rows: int = 0
     # of these, older versions and deleted ones: a flush takes them along
     inlined_ended: int = 0
@@ -279,8 +282,9 @@ async def read(
     }
     for table_id, *numbers in await (await conn.execute(FILES, key)).fetchall():
         _put(found[table_id], *(int(number or 0) for number in numbers))
-    for table_id, files, left in await (await conn.execute(MERGEABLE, key)).fetchall() if merging else ():
-        found[table_id].mergeable_files, found[table_id].merged_files = int(files), int(left)
+    for table_id, *numbers in await (await conn.execute(MERGEABLE, key)).fetchall() if merging else ():
+        health = found[table_id]
+        health.mergeable_files, health.merged_files, health.mergeable_bytes = map(int, numbers)
     for health in found.values():
         # of files that are there
         health.inlined_deletes = health.gone_rows - health.deleted_rows
@@ -295,7 +299,8 @@ _BYTES: Final = re.compile(r"0*[1-9][0-9]{0,17}")
 
 _COUNTED: Final = (
     *("data_files", "data_bytes", "small_files", "tiny_files", "file_rows", "delete_files", "delete_bytes"),
-    *("deleted_rows", "gone_rows", "heavy_files", "heavy_rows", "heavy_gone", "historic_files", "historic_bytes"),
+    *("deleted_rows", "gone_rows", "heavy_files", "heavy_rows", "heavy_gone", "heavy_bytes"),
+    *("historic_files", "historic_bytes"),
 )
 
 

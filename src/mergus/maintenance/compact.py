@@ -3,6 +3,9 @@
 Each step is a transaction of its own. Whoever writes the table meanwhile comes first: a step that conflicts is not
 made, and tried again later. What a job has done to a table it has noted, so whoever goes on with it does the rest.
 
+A table with more to rewrite than the server should (MERGUS_COMPACT_HANDOVER_BYTES) is flushed here, and named in the
+answer for `mergus pipeline compact`, which does the rest on Spark.
+
 A rewrite is committed only while no row of the table is deleted in Postgres alone: DuckLake would forget such a delete,
 and one that comes in between makes the commit conflict (0013_maintenance.sql).
 """
@@ -18,7 +21,7 @@ from mergus.ducklake.targets import Target
 from mergus.ducklake.upkeep import CallFailed, Compacted, GaveWay
 from mergus.faults import point
 from mergus.iceberg.namespace import Namespace
-from mergus.maintenance.needs import measure, needs, prospect
+from mergus.maintenance.needs import hand_over, measure, needs, prospect
 from mergus.maintenance.policy import ICEBERGS, MAX_FILES, PREFIX, Policy, policy_of
 from mergus.maintenance.work import PutOff, Work
 
@@ -83,10 +86,14 @@ async def _steps(work: Work, target: Target, policy: Policy) -> Result:
     table = await measure(work.pool, work.settings, target.table_id, policy)
     if table is None:
         return {"left-alone": "it has been dropped"}
-    if work.is_dry:
-        return prospect(policy.steps, table)
     result: Result = {}
-    for step in policy.steps:
+    steps = policy.steps
+    if (handed := hand_over(policy, table, work.settings.compact_handover_bytes)) is not None:
+        result["handed-over"] = handed
+        steps = tuple(step for step in steps if step == "flush")
+    if work.is_dry:
+        return result | prospect(steps, table)
+    for step in steps:
         if not needs(step, table, is_changed=bool(result)):
             continue
         try:
@@ -141,6 +148,7 @@ def _count(work: Work, result: Result) -> None:
         merged_files=result.get("merged-files", 0),
         made_files=result.get("merged-into", 0) + result.get("rewritten-into", 0),
         failed_tables=int("failed" in result),
+        handed_over_tables=int("handed-over" in result),
     )
 
 

@@ -1,5 +1,6 @@
 """What a table needs, from its numbers: most tables of a lake need nothing most of the time, and are not touched."""
 
+import shlex
 from typing import Any
 
 from mergus.config import Settings
@@ -28,6 +29,23 @@ def needs(step: str, table: TableHealth, *, is_changed: bool) -> bool:
     if not table.table.compacts:
         return False
     return is_changed or (table.gone_rows > 0 if step == "rewrite" else table.data_files > 1)
+
+
+def hand_over(policy: Policy, table: TableHealth, most: int) -> dict[str, Any] | None:
+    """What is said of a table that has more bytes to rewrite and merge than the server does itself; 0 is any number."""
+    if not most or not table.table.compacts:
+        return None
+    due = {"rewrite": table.heavy_bytes, "merge": table.mergeable_bytes}
+    size = sum(due.get(step, 0) for step in policy.steps)
+    if size <= most:
+        return None
+    name = f"{table.table.schema_name}.{table.table.name}"
+    return {
+        "bytes": size,
+        "target-bytes": table.target_bytes,
+        "delete-ratio": policy.delete_ratio,
+        "command": shlex.join(["mergus", "pipeline", "compact", name]),
+    }
 
 
 def prospect(steps: tuple[str, ...], table: TableHealth) -> dict[str, Any]:

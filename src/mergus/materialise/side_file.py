@@ -137,6 +137,9 @@ def write(batches: Sequence[Batch], columns: Columns, at: int) -> SideFile:
             raise
         file = directory / "rows.parquet"
         options = f"FORMAT parquet, COMPRESSION zstd, FIELD_IDS {{{', '.join(field_ids)}}}"
+        if any(leaf.kind in _FLOATS for target in targets for leaf, _ in target.leaves()):
+            # in a dictionary of DuckDB's both zeros are one, and rows that are inlined have either
+            options += ", DICTIONARY_SIZE_LIMIT 0"
         session.execute(f"COPY all_rows TO {literal(str(file))} ({options})")
         data = file.read_bytes()
         nans, bounds = _nans(session, targets), _bounds(session, targets)

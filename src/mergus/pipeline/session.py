@@ -8,7 +8,7 @@ that it signs. Secrets are given to the session, never printed: `settings` leave
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from mergus.client import Address, Client
 from mergus.errors import SetupError
@@ -105,6 +105,17 @@ def query(spark: "SparkSession", text: str) -> "DataFrame":
 def rows(spark: "SparkSession", text: str) -> list[tuple[Any, ...]]:
     """What a query gives, all of it."""
     return [tuple(row) for row in query(spark, text).collect()]
+
+
+def jvm(spark: "SparkSession") -> Any:  # noqa: ANN401
+    """The process that Spark runs in, for what of Iceberg's library SQL does not reach."""
+    return cast(Any, spark)._jvm  # pyright: ignore[reportPrivateUsage]
+
+
+def iceberg_table(spark: "SparkSession", sql_name: str) -> Any:  # noqa: ANN401
+    """A table as Iceberg's library has it: with its FileIO, and whatever keys that needs."""
+    session = cast(Any, spark)._jsparkSession  # pyright: ignore[reportPrivateUsage]
+    return jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, sql_name)
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
