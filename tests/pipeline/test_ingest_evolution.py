@@ -9,7 +9,7 @@ from mergus.pipeline.ingest.evolution import columns, filled, fit, shape
 from mergus.pipeline.ingest.hadoop import SourceFile
 from mergus.pipeline.ingest.job import cut, sort_out
 from mergus.pipeline.ingest.ledger import Known, batch_id
-from mergus.pipeline.ingest.reading import Reading, format_of, parse
+from mergus.pipeline.ingest.reading import Reading, format_of, is_of_the_file, parse
 from mergus.pipeline.ingest.target import partition
 from tests.support import spark as sparks
 
@@ -123,6 +123,14 @@ def test_a_batch_has_the_name_of_its_plan_and_files() -> None:
 )
 def test_formats_by_name(name: str, wanted: str | None) -> None:
     assert format_of(name) == wanted
+
+
+def test_a_store_is_told_from_a_file() -> None:
+    one = file("file:/Timeout%20Forbidden/AccessDenied.parquet")
+    assert is_of_the_file("file:///Timeout Forbidden/AccessDenied.parquet is not a Parquet file", one)
+    assert is_of_the_file("cannot read file:/Timeout%20Forbidden/AccessDenied.parquet", one)
+    assert not is_of_the_file("java.net.SocketTimeoutException: Read timed out", one)
+    assert not is_of_the_file("S3Exception: AccessDenied (Status Code: 403)", one)
 
 
 def test_partitions() -> None:

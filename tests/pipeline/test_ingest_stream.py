@@ -1,18 +1,11 @@
 """Files as they come: through Spark's file source and its checkpoint, each once all the same."""
 
-import os
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
 import pytest
-from click.testing import CliRunner
 
-from mergus.cli import main
 from mergus.errors import SetupError
 from mergus.pipeline.ingest.job import Report
 from mergus.pipeline.ingest.stream import stream
@@ -99,59 +92,3 @@ def test_it_goes_on_until_it_is_asked_to_end(place: Place, db: duckdb.DuckDBPyCo
     assert asked(db, "SELECT i FROM goes_on.t ORDER BY i") == [(0,), (1,)]
     with pytest.raises(SetupError, match="there is nothing at"):
         streamed(place, "goes_on.t", tmp_path / "none", tmp_path / "checkpoint")
-
-
-@pytest.mark.usefixtures("as_user")
-def test_a_stream_that_is_killed_goes_on_where_it_was(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
-    for i in range(6):
-        (source / f"{i:02}.csv").write_text(f"i\n{i}\n")
-    command = [
-        "pipeline",
-        "ingest",
-        str(source),
-        "--into",
-        "killed.t",
-        "--batch-files",
-        "1",
-        "--stream",
-        "--every",
-        "0.5",
-    ]
-    command += ["--checkpoint", str(tmp_path / "checkpoint")]
-
-    def count() -> int:
-        there = asked(db, "SELECT count(*) FROM duckdb_tables() WHERE schema_name = 'killed' AND table_name = 't'")
-        return asked(db, "SELECT count(*) FROM killed.t")[0][0] if there == [(1,)] else 0
-
-    log = (tmp_path / "log").open("w")
-    local = ["--master", "local[1]", "--conf", "spark.driver.bindAddress=127.0.0.1"]
-    local += ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false"]
-    first = subprocess.Popen(
-        [sys.executable, "-m", "mergus", *command, *local], stderr=log, stdout=log, process_group=0
-    )
-    pause = threading.Event()
-    try:
-        while count() < 1:
-            assert first.poll() is None, (tmp_path / "log").read_text()[-6000:]
-            pause.wait(0.2)
-    finally:
-        # with the JVM that it has
-        os.killpg(first.pid, signal.SIGKILL)
-        first.wait()
-    assert count() < 6
-
-    def end() -> None:
-        with db.cursor() as mine:
-            while mine.execute("SELECT count(*) FROM lake.killed.t").fetchone() != (6,):
-                pause.wait(0.2)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    waiting = threading.Thread(target=end)
-    waiting.start()
-    done = CliRunner().invoke(main, command)
-    waiting.join()
-    assert done.exit_code == 0, done.output
-    assert '"state": "done"' in done.stdout
-    assert asked(db, "SELECT i FROM killed.t ORDER BY i") == [(i,) for i in range(6)]

@@ -80,6 +80,9 @@ def spark_session(
     active = SparkSession.getActiveSession()
     ours = settings(address, catalog=catalog, spark=pyspark.__version__)
     if active is not None:
+        if active.conf.get(f"spark.sql.catalog.{catalog}.uri", None) not in {None, address.base}:
+            # a catalog that a session has loaded stays where it is, whatever its settings say later
+            active = active.newSession()
         for key, value in ours.items():
             if key.startswith("spark.sql.catalog."):
                 active.conf.set(key, value)

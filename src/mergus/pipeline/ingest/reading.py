@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import unquote
 
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -53,7 +54,7 @@ NOT_OURS_TO_TAKE: Final = frozenset(
 NOT_THE_FILE: Final = re.compile(
     "OutOfMemory|NoClassDefFound|ClassNotFound|AccessDenied|AccessControl|Forbidden|[Cc]redential|UnknownHost"
     "|ConnectException|SocketException|Timeout|InterruptedException|ExecutorLost|SparkContext was shut down"
-    "|cancelled|No space left|FileNotFoundException|FILE_NOT_EXIST|PATH_NOT_FOUND"
+    "|was cancelled|cancelled because|No space left|FileNotFoundException|FILE_NOT_EXIST|PATH_NOT_FOUND"
 )
 
 
@@ -153,12 +154,19 @@ def in_halves(spark: "SparkSession", files: Files, work: Callable[[Files], T]) -
             yield from in_halves(spark, files[middle:], work)
             return
         if not isinstance(e, NotFit):
-            if NOT_THE_FILE.search(str(e)):
+            if not is_of_the_file(str(e), files[0]):
                 raise SetupError(f"{files[0].uri} could not be read: {message(e)}") from None
             drain(spark, files[0])
         yield files, LeftOut(str(e) if isinstance(e, NotFit) else f"cannot be read: {message(e)}")
     else:
         yield files, made
+
+
+def is_of_the_file(said: str, file: SourceFile) -> bool:
+    """Whether an error may be of what is in a file; its name, whatever words are in that, says nothing."""
+    for name in {file.uri, unquote(file.uri)}:
+        said = said.replace(name.partition(":")[2].lstrip("/"), "")
+    return NOT_THE_FILE.search(said) is None
 
 
 def _reader(spark: "SparkSession", kind: str, options: Mapping[str, str], base: str | None) -> "DataFrameReader":
