@@ -20,7 +20,10 @@ HEAVY = (
     "tests/interop/test_views_past.py",
     "tests/machine/",
     "tests/maintenance/test_killed.py",
+    "tests/pipeline/",
     "tests/rck/",
+    "tests/test_demo.py",
+    "tests/test_guide.py",
 )
 
 # a line for each request of a test would hide what a failure has to say

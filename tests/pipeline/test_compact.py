@@ -47,13 +47,6 @@ def server(lake: TestLake, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield running
 
 
-@pytest.fixture(scope="module")
-def place(place: Place) -> Place:
-    """As the sessions of jobs are: what others commit is seen at once."""
-    place.spark.conf.set(f"spark.sql.catalog.{place.catalog}.cache-enabled", "false")
-    return place
-
-
 def make(db: duckdb.DuckDBPyConnection, place: Place, schema: str, version: int = 3, table: str = "t") -> Table:
     made = Table((schema,), table)
     db.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}; CREATE TABLE {made}(i INTEGER, s VARCHAR, n BIGINT)")

@@ -64,13 +64,6 @@ MAKE = (
 )
 
 
-@pytest.fixture(scope="module")
-def place(place: Place) -> Place:
-    """As the sessions of jobs are: what others commit is seen at once."""
-    place.spark.conf.set(f"spark.sql.catalog.{place.catalog}.cache-enabled", "false")
-    return place
-
-
 def make(db: duckdb.DuckDBPyConnection, schema: str) -> Table:
     for statement in MAKE:
         db.execute(statement.replace("{s}", schema))

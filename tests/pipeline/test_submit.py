@@ -8,7 +8,6 @@ from pathlib import Path
 
 import duckdb
 import pyspark
-import pytest
 
 import mergus
 from mergus.serve import environment

@@ -1,6 +1,6 @@
 """Files as Spark's own file systems see them: local ones, and whatever is on its class path (s3a, abfss, gs, hdfs).
 
-The one place that reaches into the JVM. A file is known by its URI, as Spark writes it in `_metadata.file_path`.
+A file is known by its URI, as Spark writes it in `_metadata.file_path`.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from mergus.errors import SetupError
-from mergus.pipeline.session import message, spark_errors
+from mergus.pipeline.session import jvm, message, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,13 +73,13 @@ def look(spark: "SparkSession", file: SourceFile) -> SourceFile | None:
 
 def first_line(spark: "SparkSession", file: SourceFile, encoding: str, comment: str | None) -> str | None:
     """The first that is neither empty nor a comment; None if there is none."""
-    jvm = _jvm(spark)
+    java = jvm(spark)
     system, path = _system(spark, unquote(file.uri))
-    codec = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(_conf(spark)).getCodec(path)
+    codec = java.org.apache.hadoop.io.compress.CompressionCodecFactory(_conf(spark)).getCodec(path)
     stream = system.open(path)
     try:
         plain = stream if codec is None else codec.createInputStream(stream)
-        lines = jvm.java.io.BufferedReader(jvm.java.io.InputStreamReader(plain, encoding))
+        lines = java.java.io.BufferedReader(java.java.io.InputStreamReader(plain, encoding))
         while (line := lines.readLine()) is not None:
             if (text := str(line).strip("\ufeff")).strip() and not (comment and text.startswith(comment)):
                 return text
@@ -90,19 +90,19 @@ def first_line(spark: "SparkSession", file: SourceFile, encoding: str, comment: 
 
 def is_charset(spark: "SparkSession", name: str) -> bool:
     try:
-        return bool(_jvm(spark).java.nio.charset.Charset.isSupported(name))
+        return bool(jvm(spark).java.nio.charset.Charset.isSupported(name))
     except spark_errors():
         return False
 
 
 def drain(spark: "SparkSession", file: SourceFile) -> None:
     """Reads every byte. Where this works and Spark's reader does not, it is the file's own fault, not the store's."""
-    jvm = _jvm(spark)
+    java = jvm(spark)
     try:
         system, path = _system(spark, unquote(file.uri))
         stream = system.open(path)
         try:
-            jvm.org.apache.hadoop.io.IOUtils.copyBytes(stream, jvm.java.io.OutputStream.nullOutputStream(), 1 << 20)
+            java.org.apache.hadoop.io.IOUtils.copyBytes(stream, java.java.io.OutputStream.nullOutputStream(), 1 << 20)
         finally:
             stream.close()
         now = system.getFileStatus(path).getLen()
@@ -134,13 +134,9 @@ def _file(status: Any, base: str | None) -> SourceFile:  # noqa: ANN401
 
 
 def _system(spark: "SparkSession", path: str) -> tuple[Any, Any]:
-    found = _jvm(spark).org.apache.hadoop.fs.Path(path)
+    found = jvm(spark).org.apache.hadoop.fs.Path(path)
     system = found.getFileSystem(_conf(spark))
     return system, system.makeQualified(found)
-
-
-def _jvm(spark: "SparkSession") -> Any:  # noqa: ANN401
-    return spark._jvm  # pyright: ignore[reportPrivateUsage]
 
 
 def _conf(spark: "SparkSession") -> Any:  # noqa: ANN401

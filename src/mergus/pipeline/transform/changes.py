@@ -19,7 +19,7 @@ from mergus.iceberg.schema import Schema
 from mergus.iceberg.schema_parse import parse_schema
 from mergus.pipeline.canonical import CANONICAL, SPARK
 from mergus.pipeline.job import Place, Table
-from mergus.pipeline.session import conf, query
+from mergus.pipeline.session import conf, iceberg_table, jvm, query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -84,13 +84,11 @@ class _Scans:
         self._columns = [SPARK.identifier(f.name) for f in schema.fields]
         self._name = place.sql_name(table)
         self._staged: list[str] = []
-        java: Any = place.spark._jvm  # pyright: ignore[reportPrivateUsage]
-        session: Any = place.spark._jsparkSession  # pyright: ignore[reportPrivateUsage]
-        self._java = java
-        self._table = java.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self._name)
+        self._java = jvm(place.spark)
+        self._table = iceberg_table(place.spark, self._name)
         # a session may keep tables for a while
         self._table.refresh()
-        self._manager = java.org.apache.iceberg.spark.ScanTaskSetManager.get()
+        self._manager = self._java.org.apache.iceberg.spark.ScanTaskSetManager.get()
 
     def __enter__(self) -> "_Scans":
         return self
