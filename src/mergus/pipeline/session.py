@@ -23,7 +23,8 @@ DELEGATION: Final = "header.X-Iceberg-Access-Delegation"
 CREDENTIALS: Final = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
 SIGN: Final = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/sign"
 EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-S3_FILE_IO: Final = "org.apache.iceberg.aws.s3.S3FileIO"
+# By the address of each file: S3's own client for those of S3, Hadoop's for a lake on a disk.
+FILE_IO: Final = "org.apache.iceberg.io.ResolvingFileIO"
 SECRET: Final = ("credential", "token")
 
 
@@ -54,7 +55,7 @@ def settings(
     }
     how = access(client)
     if how != "none":
-        found[f"{start}.io-impl"] = S3_FILE_IO
+        found[f"{start}.io-impl"] = FILE_IO
     if how in {"vended", "signed"}:
         found[f"{start}.{DELEGATION}"] = "vended-credentials" if how == "vended" else "remote-signing"
     if with_secrets and address.token is not None:
