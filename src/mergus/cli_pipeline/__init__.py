@@ -5,6 +5,7 @@ A module for each command; options.py has what they share. Spark is imported whe
 
 import click
 
+from mergus.cli_pipeline.imports import import_
 from mergus.cli_pipeline.spark import spark
 from mergus.cli_pipeline.verify import verify
 
@@ -16,5 +17,5 @@ def pipeline() -> None:
     """Jobs on Spark: on this machine, or on a cluster with --master or spark-submit."""
 
 
-for command in (verify,):
+for command in (verify, import_):
     pipeline.add_command(command)
