@@ -20,6 +20,8 @@ HEAVY = (
     "tests/interop/test_views_past.py",
     "tests/machine/",
     "tests/maintenance/test_killed.py",
+    "tests/pipeline/test_imports_delta.py",
+    "tests/pipeline/test_spark35.py",
     "tests/rck/",
 )
 
