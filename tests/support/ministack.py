@@ -29,13 +29,13 @@ BUCKET = "mergus"
 _EVERYTHING = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
 
 
-def _cache() -> Path:
+def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mergus-tests"
 
 
 def installed() -> Path:
     """The program; installed first if it is not there. Processes that install at once do not meet."""
-    place = _cache() / f"ministack-{VERSION}-py{sys.version_info[0]}.{sys.version_info[1]}"
+    place = cache() / f"ministack-{VERSION}-py{sys.version_info[0]}.{sys.version_info[1]}"
     program = place / "bin/ministack"
     if not program.exists():
         draft = place.with_name(f"{place.name}.{uuid4().hex}")
@@ -54,13 +54,13 @@ def installed() -> Path:
 
 
 @contextmanager
-def running(folder: Path, seconds: int) -> Iterator[dict[str, Any]]:
-    """Settings of a lake on such a store, whose keys are good for so many seconds."""
+def running(folder: Path, seconds: int, services: str = "s3,sts,iam", auth: str = "true") -> Iterator[dict[str, Any]]:
+    """Settings of a lake on such a store, whose keys are good for so many seconds. Without `auth` any keys are good."""
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     root = {"AWS_ACCESS_KEY_ID": "root", "AWS_SECRET_ACCESS_KEY": uuid4().hex}
     places = {"S3_DATA_DIR": str(folder / "s3"), "TMPDIR": str(folder), "HOME": str(folder)}
-    how = {"AUTH": "true", "SERVICES": "s3,sts,iam", "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port)}
+    how = {"AUTH": auth, "SERVICES": services, "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port)}
     env = {"PATH": os.environ["PATH"], "LOG_LEVEL": "WARNING", "MINISTACK_HOST": "127.0.0.1", **places, **how, **root}
     store = Child("ministack", [str(installed())], folder / "ministack.log", env=env)
     try:

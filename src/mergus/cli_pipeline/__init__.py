@@ -6,6 +6,7 @@ A module for each command; options.py has what they share. Spark is imported whe
 import click
 
 from mergus.cli_pipeline.compact import compact
+from mergus.cli_pipeline.imports import import_
 from mergus.cli_pipeline.ingest import ingest
 from mergus.cli_pipeline.spark import spark
 from mergus.cli_pipeline.stats import stats
@@ -20,5 +21,5 @@ def pipeline() -> None:
     """Jobs on Spark: on this machine, or on a cluster with --master or spark-submit."""
 
 
-for command in (compact, ingest, stats, transform, verify):
+for command in (compact, import_, ingest, stats, transform, verify):
     pipeline.add_command(command)

@@ -155,7 +155,7 @@ async def _all(work: Sequence[Callable[[], T]]) -> list[T]:
 def _read_columns(objects: Objects, place: Location) -> tuple[Part, ...] | str:
     """Or why not, where trying again would not help."""
     try:
-        return _columns(_open(objects, place))
+        return columns_of(_open(objects, place))
     except FileNotFoundError:
         return "it is missing"
     except ServiceUnavailable as e:
@@ -171,7 +171,7 @@ def _count_nans(objects: Objects, file: LakeFile, wanted: frozenset[int], mapped
     try:
         opened = _open(objects, Location.parse(file.path))
         own = None if file.mapping_id is None else mapped[file.mapping_id]
-        paths = {i: path for i, path in _floats(_columns(opened), own, ()) if i in wanted}
+        paths = {i: path for i, path in _floats(columns_of(opened), own, ()) if i in wanted}
         counts = dict.fromkeys(paths, 0)
         for group in range(opened.num_row_groups if paths else 0):
             # a name with a dot may stand for two columns here, of which one is a struct's
@@ -217,7 +217,7 @@ def _nans(table: Untyped, path: tuple[str, ...]) -> int:
     return found or 0
 
 
-def _columns(opened: Untyped) -> tuple[Part, ...]:
+def columns_of(opened: Untyped) -> tuple[Part, ...]:
     """Raises ValueError for a file that Arrow has another idea of."""
     leaves = iter(range(len(opened.schema)))
     found = tuple(_part(opened, field, field.name, re.escape(field.name), leaves) for field in opened.schema_arrow)

@@ -23,7 +23,6 @@ DELEGATION: Final = "header.X-Iceberg-Access-Delegation"
 CREDENTIALS: Final = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
 SIGN: Final = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/sign"
 EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-SECRET: Final = ("credential", "token")
 
 
 def access(client: Client) -> str:

@@ -12,6 +12,7 @@ SPARK: Final = "4.0.5"
 ICEBERG: Final = "1.11.0"
 # of Spark (minor) to the Scala that its published builds have
 SCALA: Final = {"4.0": "2.13", "3.5": "2.12"}
+DELTA: Final = {"4.0": "4.0.1", "3.5": "3.3.2"}
 
 
 def minor(spark: str) -> str:
@@ -33,3 +34,11 @@ def packages(spark: str = SPARK) -> str:
         raise SetupError(f"Spark {spark} is not supported: Iceberg {ICEBERG} is used with {', '.join(SCALA)}")
     runtime = f"org.apache.iceberg:iceberg-spark-runtime-{made_for}_{SCALA[made_for]}:{ICEBERG}"
     return f"{runtime},org.apache.iceberg:iceberg-aws-bundle:{ICEBERG}"
+
+
+def delta(spark: str = SPARK) -> str:
+    """Delta's package for a version of Spark: what is imported from it is read with it."""
+    made_for = minor(spark)
+    if made_for not in DELTA:
+        raise SetupError(f"Delta is not supported with Spark {spark}, only with {', '.join(DELTA)}")
+    return f"io.delta:delta-spark_{SCALA[made_for]}:{DELTA[made_for]}"
