@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from mergus.client import Levels
 from mergus.errors import SetupError
-from mergus.pipeline.imports.jvm import hadoop_conf, jvm
+from mergus.pipeline.imports.jvm import hadoop_conf
 from mergus.pipeline.job import Table
+from mergus.pipeline.session import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

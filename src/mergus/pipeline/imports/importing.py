@@ -15,11 +15,12 @@ from mergus.client import Levels
 from mergus.errors import MergusError, SetupError
 from mergus.pipeline.imports import take
 from mergus.pipeline.imports.connector import Connector, Described
-from mergus.pipeline.imports.jvm import activate, told
+from mergus.pipeline.imports.jvm import activate
 from mergus.pipeline.imports.secrets import Secrets
 from mergus.pipeline.imports.standing import How, Standing, is_touched, remaining, standing, was_imported
 from mergus.pipeline.imports.take import NotInPlace
 from mergus.pipeline.job import Place, Run, Table
+from mergus.pipeline.session import message
 
 State = Literal["registered", "copied", "skipped", "planned", "failed"]
 
@@ -101,7 +102,10 @@ def _chosen(connector: Connector, names: Sequence[str]) -> Iterator[tuple[Levels
         try:
             yield levels, sorted(connector.tables(levels) if tables is None else tables)
         except Exception as e:  # whatever a catalog says of one namespace
-            yield levels, Imported(".".join(levels), None, "failed", reason=f"its tables cannot be listed: {told(e)}")
+            yield (
+                levels,
+                Imported(".".join(levels), None, "failed", reason=f"its tables cannot be listed: {message(e)}"),
+            )
 
 
 def _namespace(
@@ -143,7 +147,7 @@ def _guarded(place: Place, connector: Connector, asked: Asked, pair: tuple[Table
     except NotInPlace as e:
         return made("failed", reason=f"cannot be registered: {e}")
     except Exception as e:  # of Spark, of the JVM, of whatever reads the table: it is this table's, and not the others'
-        return made("failed", reason=told(e))
+        return made("failed", reason=message(e))
 
 
 def _one(place: Place, connector: Connector, asked: Asked, table: Table, target: Table) -> Imported:

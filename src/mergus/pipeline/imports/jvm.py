@@ -4,14 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from mergus.client import Levels
 from mergus.pipeline.job import Table
-from mergus.pipeline.session import message
+from mergus.pipeline.session import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-def jvm(spark: "SparkSession") -> Any:  # noqa: ANN401
-    return spark._jvm  # pyright: ignore[reportPrivateUsage]
 
 
 def hadoop_conf(spark: "SparkSession") -> Any:  # noqa: ANN401
@@ -54,11 +50,3 @@ def separately(rows: "DataFrame") -> "DataFrame":
     frame: Any = rows._jdf  # pyright: ignore[reportPrivateUsage]
     session: Any = rows.sparkSession._jsparkSession  # pyright: ignore[reportPrivateUsage]
     return type(rows)(session.createDataFrame(frame.javaRDD(), frame.schema()), rows.sparkSession)
-
-
-def told(error: Exception) -> str:
-    """One line of what went wrong. py4j's own first line only names the call."""
-    text = message(error)
-    if text.startswith("An error occurred while calling "):
-        return str(error).strip().splitlines()[1].lstrip(": ") if "\n" in str(error).strip() else text
-    return text

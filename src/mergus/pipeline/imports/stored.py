@@ -17,7 +17,8 @@ from mergus.iceberg.name_mapping import MappedField
 from mergus.iceberg.schema import Schema
 from mergus.materialise.footers import columns_of
 from mergus.materialise.suspects import judge
-from mergus.pipeline.imports.jvm import hadoop_conf, jvm
+from mergus.pipeline.imports.jvm import hadoop_conf
+from mergus.pipeline.session import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ from mergus.pipeline.imports.connector import Connector, Described, Partition
 from mergus.pipeline.imports.standing import MARKS, marks
 from mergus.pipeline.imports.stored import columns, misfit
 from mergus.pipeline.job import Place, Table
-from mergus.pipeline.session import query, rows
+from mergus.pipeline.session import message, query, rows
 
 NAME_MAPPING: Final = "schema.name-mapping.default"
 # Where Iceberg's writers look for what a snapshot is to say of itself.
@@ -89,7 +89,7 @@ def take_files(place: Place, connector: Connector, table: Table, source: Describ
     except Py4JJavaError as e:
         kind = str(e.java_exception.getClass().getSimpleName())  # pyright: ignore
         if kind in {"BadRequestException", "RESTException", "UnsupportedOperationException", "ValidationException"}:
-            raise NotInPlace(jvm.told(e)) from None
+            raise NotInPlace(message(e)) from None
         raise
 
 
