@@ -62,7 +62,7 @@ from mergus.iceberg.updates import (
 )
 from mergus.materialise.given import read_object
 from mergus.materialise.layout import Layout, metadata_as_of
-from mergus.materialise.metadata import DEFAULT_PROPERTIES
+from mergus.materialise.metadata import GC_ENABLED
 from mergus.storage.location import Location
 
 # In the summary of each snapshot.
@@ -188,7 +188,7 @@ async def _uuid(lake: Lake, ctx: RequestContext, table: GivenTable, old: int | N
 
 def _updates(table: GivenTable, uuid: UUID) -> Sequence[Update]:
     """Those of a client that creates such a table. Version 1 has no deletes, and becomes 2."""
-    ours = ("mergus.", *DEFAULT_PROPERTIES)
+    ours = ("mergus.", GC_ENABLED)
     properties = {k: v for k, v in table.properties.items() if not k.startswith(ours) and k != FORMAT_VERSION}
     specs = [table.specs[i] for i in sorted(table.specs)]
     return [

@@ -59,8 +59,8 @@ def import_(
     """
     from mergus.pipeline.imports import sources
     from mergus.pipeline.imports.importing import Asked, import_tables
-    from mergus.pipeline.imports.jvm import told
     from mergus.pipeline.imports.secrets import Secrets, from_environment, from_file
+    from mergus.pipeline.session import message
 
     conf = from_environment(os.environ)
     conf |= {} if source_conf_file is None else from_file(source_conf_file)
@@ -78,7 +78,7 @@ def import_(
         except MergusError as e:
             raise SetupError(secrets.hide(e.message)) from None
         except spark_errors() as e:
-            raise SetupError(secrets.hide(told(e))) from None
+            raise SetupError(secrets.hide(message(e))) from None
         shown = {"from": kind, "source": None if source is None else secrets.hide(source)}
         return {**shown, **report.json()}, run.counts["failed"] > 0
 

@@ -19,6 +19,7 @@ from mergus.pipeline.ingest.evolution import INGESTED_AT, LINEAGE, OURS, SOURCE_
 from mergus.pipeline.ingest.ledger import Batch, Ledger, Outcome
 from mergus.pipeline.ingest.reading import CORRUPT, Files, LeftOut, Reading
 from mergus.pipeline.job import Place, Run, Table
+from mergus.pipeline.session import spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,7 +31,8 @@ RECORD: Final = f"{OURS}record"
 
 @dataclass
 class _Found:
-    """Frames are kept by Spark until all is written: a record is parsed once."""
+    """Frames of which a record may be bad are kept by Spark until all is written: a record is parsed once. Others, of
+    Parquet into a table without required columns, are read when they are written."""
 
     frames: list[tuple[Reading, "DataFrame"]] = field(default_factory=list[tuple[Reading, "DataFrame"]])
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
@@ -56,26 +58,39 @@ def finish(
     if is_old and once.is_in(place, into, batch.key):
         outcomes = _as_it_was(place, to, batch)
     else:
-        with _read(place, into, batch, run, is_old) as found:
-            outcomes = found.outcomes
-            if found.bad or found.left_out:
-                with run.part("quarantine"):
-                    bad = [frame.where(f"{REASON} IS NOT NULL") for _, frame in found.frames]
-                    kept = [frame.selectExpr(f"{FILE} file", f"{REASON} reason", f"{RECORD} record") for frame in bad]
-                    quarantine.add(place, to, batch, kept, found.left_out)
-                run.say(f"batch {short}: quarantined {found.bad} records, {len(found.left_out)} files")
-            with run.part("append"):
-                good = _data(place, into, found.frames)
-                ours = once.append(place, good, into, batch.key, batch=batch.id, files=len(batch.parts))
-            run.say(f"batch {short}: {f'appended {found.rows} rows' if ours else 'another run has appended it'}")
+        try:
+            outcomes = _write(place, into, to, batch, run, is_old=is_old, at_once=True)
+        except spark_errors():
+            if not any(part.reading is not None and not part.reading.is_text for part in batch.parts):
+                raise
+            # a file that is bad inside shows it when it is read: find out which
+            outcomes = _write(place, into, to, batch, run, is_old=is_old, at_once=False)
     with run.part("note"):
         book.close(batch, outcomes)
     run.say(f"batch {short}: done")
     return outcomes
 
 
+def _write(
+    place: Place, into: Table, to: Table, batch: Batch, run: Run, *, is_old: bool, at_once: bool
+) -> list[Outcome]:
+    short = batch.id[:8]
+    with _read(place, into, batch, run, is_old=is_old, at_once=at_once) as found:
+        if found.bad or found.left_out:
+            with run.part("quarantine"):
+                bad = [frame.where(f"{REASON} IS NOT NULL") for _, frame in found.frames]
+                kept = [frame.selectExpr(f"{FILE} file", f"{REASON} reason", f"{RECORD} record") for frame in bad]
+                quarantine.add(place, to, batch, kept, found.left_out)
+            run.say(f"batch {short}: quarantined {found.bad} records, {len(found.left_out)} files")
+        with run.part("append"):
+            good = _data(place, into, found.frames)
+            ours = once.append(place, good, into, batch.key, batch=batch.id, files=len(batch.parts))
+        run.say(f"batch {short}: {f'appended {found.rows} rows' if ours else 'another run has appended it'}")
+        return found.outcomes
+
+
 @contextmanager
-def _read(place: Place, into: Table, batch: Batch, run: Run, is_old: bool) -> Generator[_Found]:
+def _read(place: Place, into: Table, batch: Batch, run: Run, *, is_old: bool, at_once: bool) -> Generator[_Found]:
     found = _Found()
     groups: dict[Reading, list[hadoop.SourceFile]] = {}
     for part in batch.parts:
@@ -94,17 +109,20 @@ def _read(place: Place, into: Table, batch: Batch, run: Run, is_old: bool) -> Ge
     try:
         with run.part("read"):
             for how, files in groups.items():
-                _group(place, how, files, required, found)
+                _group(place, how, files, required, found, at_once=at_once)
         yield found
     finally:
         for _, frame in found.frames:
             frame.unpersist()
 
 
-def _group(place: Place, how: Reading, files: Files, required: Sequence[str], found: _Found) -> None:
+def _group(place: Place, how: Reading, files: Files, required: Sequence[str], found: _Found, *, at_once: bool) -> None:
     def count(some: Files) -> tuple["DataFrame", dict[str, tuple[int, int]]]:
-        frame = _judged(reading.frame(place.spark, how, some), how, required).persist()
+        frame = _judged(reading.frame(place.spark, how, some), how, required)
+        if how.is_text or required or not at_once:
+            frame = frame.persist()
         try:
+            # of Parquet that is not kept, footers are all that is read for this
             counted = frame.groupBy(FILE).agg({"*": "count", REASON: "count"}).collect()
         except BaseException:
             frame.unpersist()
