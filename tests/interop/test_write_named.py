@@ -143,6 +143,15 @@ def test_values_that_are_in_the_names_of_directories_alone_are_not_lost(shared: 
     assert len(copied) == 9
 
 
+def test_field_ids_of_a_file_do_not_make_up_for_a_column_that_it_lacks(shared: Shared) -> None:
+    shared.created("id BIGINT, k STRING", "PARTITIONED BY (k)")
+    place = shared.folder / "ids/k=a"
+    place.mkdir(parents=True)
+    with_id = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
+    pq.write_table(pa.table([pa.array([1])], schema=pa.schema([with_id])), place / "f.parquet")
+    shared.refused("ids", r"k=a/f.parquet has no column k")
+
+
 def test_null_is_null_wherever_it_says_so(shared: Shared) -> None:
     shared.created("id BIGINT, k STRING", "PARTITIONED BY (k)")
     shared.add(shared.written("SELECT id, CAST(NULL AS STRING) AS k FROM range(3)", "nulls", "k"))
