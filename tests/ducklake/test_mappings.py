@@ -160,6 +160,25 @@ def test_a_mapping_counts_as_long_as_a_file_has_it(
     assert read(lake, "leaves")[0].mappings == []
 
 
+def test_a_file_that_is_to_come_is_held_against_those_that_are_there(
+    lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    """As they would be read after it had come."""
+    db.execute("CREATE TABLE coming(a INTEGER, b INTEGER)")
+    Adds(db, tmp_path, "coming")("SELECT 1::INTEGER AS a, 2::INTEGER AS b")
+    db.execute("ALTER TABLE coming ADD COLUMN c INTEGER")
+    found, of_table = read(lake, "coming")
+    a, b = MappedField(1, ("a",)), MappedField(2, ("b",))
+    after = lake.snapshots()[-1][0] + 1
+    same = found.with_file((a, b), of_table, after)
+    assert [(m.id, m.first, m.last) for m in same.mappings] == [(m.id, m.first, after) for m in found.mappings]
+    assert found.with_file((a,), of_table, after).name_mapping(of_table) == (a, b)
+    with pytest.raises(Unrepresentable, match=r"one of snapshot \d+ may have a column c that is not the table's"):
+        found.with_file((a, MappedField(3, ("c",))), of_table, after).name_mapping(of_table)
+    with pytest.raises(Unrepresentable, match="column a is field 1 in one file and field 2 in another"):
+        found.with_file((MappedField(2, ("a",)),), of_table, after).name_mapping(of_table)
+
+
 @pytest.mark.parametrize(
     ("mapping", "reason"),
     [

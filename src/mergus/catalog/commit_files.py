@@ -2,12 +2,13 @@
 
 Some things only the file tells, and then its footer is read (a HEAD and a ranged GET or two): whether it brings row ids
 of its own, which only a writer does that takes rows out of other files (H37, H44), and which column is which in a file
-without field ids, for which the table has a name mapping (H38).
+without field ids, for which the table has a name mapping (H38). What is then not as every reader would have it is
+refused here: once it is a file of the table, the table cannot be shown.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 from mergus.annex.file_facts import Part
@@ -18,12 +19,16 @@ from mergus.ducklake.partitions import Key
 from mergus.errors import BadRequest, Unsupported
 from mergus.iceberg.name_mapping import MappedField
 from mergus.iceberg.partition_spec import PartitionSpec, tuple_json
+from mergus.iceberg.schema import Schema
 from mergus.materialise import footers
 from mergus.materialise.incoming import Added
 from mergus.materialise.row_ids import write_filled
 from mergus.materialise.side_file import ROW_ID
+from mergus.materialise.suspects import judge
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
+
+COPY: Final = "Copy its rows into the table instead (INSERT INTO ... SELECT)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +37,12 @@ class FileTerms:
 
     `specs` are by the ids that clients know them by, `partition_types` those of the values of their fields. `leaves`
     are DuckLake's types of leaf columns outside of lists and maps, `columns` those of top-level columns. `keys` are
-    what DuckLake partitions by for those specs that it has a live partitioning for.
+    what DuckLake partitions by for those specs that it has a live partitioning for. `parents` are of all columns that
+    the table ever had, what each is within.
     """
+
+    schema: Schema
+    parents: Mapping[int, int | None]
 
     specs: Mapping[int, PartitionSpec]
     partition_types: Mapping[int, str]
@@ -69,7 +78,11 @@ def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> P
             f"Data file {file.file_path} has no bucket that DuckLake knows: the table is partitioned by buckets, by "
             "which DuckDB would lose its rows. Write with the table's default partition spec"
         )
-    has_ids = columns is None or any(part.id is not None for part in columns)
+    mapping: tuple[MappedField, ...] = ()
+    if columns is not None and all(part.id is None for part in columns):
+        mapping = _mapping(terms, added, columns)
+    elif columns is not None:
+        _check_constants(terms, added, {part.id for top in columns for part in top.walk()})
     new = NewFile(
         path=file.file_path,
         record_count=file.record_count,
@@ -79,7 +92,7 @@ def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> P
         has_row_ids=_row_ids(columns) is not None,
     )
     partition = {str(f.field_id): value for f, value in zip(spec.fields, values, strict=True)}
-    return PlannedFile(new, added.spec_id, partition, () if has_ids else _mapping(file.file_path, terms, columns or ()))
+    return PlannedFile(new, added.spec_id, partition, mapping)
 
 
 def _row_ids(columns: Sequence[Part] | None) -> Part | None:
@@ -92,24 +105,49 @@ def lacks_row_ids(columns: Sequence[Part]) -> bool:
     return found is not None and found.nulls
 
 
-def _mapping(path: str, terms: FileTerms, columns: Sequence[Part]) -> tuple[MappedField, ...]:
+def _mapping(terms: FileTerms, added: Added, columns: Sequence[Part]) -> tuple[MappedField, ...]:
     """Of the table's name mapping, the columns that the file has."""
+    path = added.file.file_path
     if not terms.name_mapping:
         raise BadRequest(f"Data file {path} has no field ids, and the table has no schema.name-mapping.default")
-    found = _named(terms.name_mapping, columns)
+    found = _named(terms, terms.name_mapping, None, columns)
     if not found:
         raise BadRequest(f"Data file {path} has no column that the table's name mapping knows")
+    _check_constants(terms, added, {field.id for top in found for field in top.walk()})
+    # as it will be when the table is shown
+    misfit = judge(columns, terms.schema, found, frozenset(), frozenset(terms.parents)).misfit
+    if misfit is not None:
+        raise BadRequest(f"Data file {path} has no field ids, and cannot be taken as it is: {misfit}. {COPY}")
     return found
 
 
-def _named(fields: Sequence[MappedField], parts: Sequence[Part]) -> tuple[MappedField, ...]:
+def _named(
+    terms: FileTerms, fields: Sequence[MappedField], parent: int | None, parts: Sequence[Part]
+) -> tuple[MappedField, ...]:
+    """An id that is no column's is nothing to any reader, and that of a column which was dropped says that the file's
+    is none of now."""
     there = {part.name: part for part in parts}
     found: list[MappedField] = []
     for field in fields:
         name = next((name for name in field.names if name in there), None)
-        if name is not None:
-            found.append(MappedField(field.id, (name,), _named(field.fields, there[name].parts)))
+        if name is not None and field.id in terms.parents and terms.parents[field.id] == parent:
+            found.append(MappedField(field.id, (name,), _named(terms, field.fields, field.id, there[name].parts)))
     return tuple(found)
+
+
+def _check_constants(terms: FileTerms, added: Added, there: Collection[int | None]) -> None:
+    """A column that a file does not have is to Iceberg's readers what the file's partition says, and NULL to DuckDB,
+    or the default of the column."""
+    fields = {field.id: field for field in terms.schema.walk()}
+    for by, value in zip(terms.specs[added.spec_id].fields, added.file.partition, strict=True):
+        field = fields.get(by.source_id)
+        if by.transform != "identity" or field is None or field.id in there:
+            continue
+        if value is not None or field.initial_default is not None:
+            raise Unsupported(
+                f"Data file {added.file.file_path} has no column {field.name}: its value is that of the file's "
+                f"partition alone, which DuckDB does not read. {COPY}"
+            )
 
 
 async def looked_at(objects: Objects, added: Sequence[Added], places: Mapping[str, Location]) -> list[Sequence[Part]]:

@@ -19,9 +19,10 @@ from mergus.catalog.lake import Lake
 from mergus.catalog.locations import TablePlaces
 from mergus.catalog.rebase import rebased
 from mergus.catalog.restore import RestoreStep, plan_restore
-from mergus.ducklake import column_changes, partition_keys
+from mergus.ducklake import column_changes, mappings, partition_keys
 from mergus.ducklake.column_changes import ColumnChanges, row_of
 from mergus.ducklake.columns import Column, Columns, Comment, Span, Unrepresentable
+from mergus.ducklake.mappings import Mappings
 from mergus.ducklake.partitions import Key
 from mergus.errors import BadRequest, CommitFailed, Unsupported
 from mergus.iceberg import requirements, table_update
@@ -142,6 +143,7 @@ async def plan(
     if wider := {i for step in steps if isinstance(step, DataStep) for i in step.out_of_range}:
         made = _with_wider(made, had, wider)
         steps = await _steps(lake, made, shown, base, places, litter)
+    await check_mappings(lake, made, steps)
     return replace(made, steps=steps)
 
 
@@ -292,6 +294,35 @@ async def _steps(
     return steps
 
 
+async def check_mappings(lake: Lake, made: Plan, steps: Sequence[Step]) -> None:
+    """Whether one name mapping will do for all files without field ids. The table could not be shown otherwise.
+
+    Raises BadRequest.
+    """
+    new = dict.fromkeys(
+        (_NEXT + index, file.mapping)
+        for index, step in enumerate(steps)
+        if isinstance(step, DataStep)
+        for file in step.added
+        if file.mapping
+    )
+    if not new:
+        return
+    known = Mappings()
+    if made.table is not None:
+        async with lake.read() as conn:
+            known = await mappings.read(conn, made.table.reading.view.table.id)
+    for snapshot_id, fields in new:
+        known = known.with_file(fields, made.columns_after, snapshot_id)
+    try:
+        known.name_mapping(made.columns_after)
+    except Unrepresentable as e:
+        raise BadRequest(
+            f"The commit adds data files without field ids that cannot be shown beside the others, as {e}. Add files "
+            "with other columns by a later commit than the one that brings the columns, or copy their rows"
+        ) from None
+
+
 async def next_snapshot(lake: Lake) -> int:
     """Of the lake, if nobody else commits before."""
     return (await (await lake.tables()).look()).snapshot_id + 1
@@ -323,6 +354,8 @@ def terms_of(made: Plan, shown: TableMetadata | None) -> FileTerms:
         live = reading.partitions.current(reading.head.snapshot_id)
         keys = next((p.keys for p in reading.partitions.partitionings if p.id == live), ())
     return FileTerms(
+        schema=made.schema,
+        parents={c.id: c.parent for c in made.columns_after.columns},
         specs=specs,
         partition_types=types,
         leaves=made.leaf_types,

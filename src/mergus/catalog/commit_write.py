@@ -247,8 +247,8 @@ async def _new_file(w: Writing, planned: PlannedFile) -> NewFile:
     if file.partition_values and w.partition_id is not None:
         file = replace(file, partition_id=w.partition_id)
     if planned.mapping:
-        live = [c for c in w.plan.columns_after.columns if c.span.end is None]
-        file = replace(file, mapping_id=await mappings.add_mapping(w.tx, w.table_id, planned.mapping, live))
+        columns = w.plan.columns_after.columns
+        file = replace(file, mapping_id=await mappings.add_mapping(w.tx, w.table_id, planned.mapping, columns))
     return file
 
 

@@ -24,7 +24,7 @@ from mergus.access.privileges import DROP, READ
 from mergus.catalog import register_history, table_places
 from mergus.catalog.commit import cleared, committed_body
 from mergus.catalog.commit_data import DataStep
-from mergus.catalog.commit_plan import Change, Plan, next_snapshot, plan, terms_of
+from mergus.catalog.commit_plan import Change, Plan, check_mappings, next_snapshot, plan, terms_of
 from mergus.catalog.commit_write import write
 from mergus.catalog.delete_files import Drawer
 from mergus.catalog.find import find_schema
@@ -142,6 +142,7 @@ async def _plan(
     columns = split_columns(table, history, made.columns)
     told, told_first = {REGISTERED_FROM: str(place)}, _left_out(table, history)
     steps = await plan_steps(adoption, history, columns, told, told_first, await next_snapshot(lake))
+    await check_mappings(lake, made, steps)
     kept = {moment.snapshot.snapshot_id: known_as(moment.snapshot) for moment in history.moments}
     update = replace(
         made.update,

@@ -47,6 +47,8 @@ INSERT_SOURCE: Final = """
 """
 
 BY_NAME: Final = "map_by_name"
+# the id of one that is not written yet
+NEW: Final = -1
 # what DuckLake calls the elements of every list
 LIST_ELEMENT: Final = "list"
 _KEY_AND_VALUE: Final = {KEY, VALUE}
@@ -86,16 +88,26 @@ class Mappings:
         Raises Unrepresentable where one mapping cannot say what they say.
         """
         kinds = {c.id: c.type for c in columns.columns}
-        trees = {m.id: _tree(m, kinds) for m in self.mappings}
+        trees = [_tree(m, kinds) for m in self.mappings]
         try:
-            whole = merged(trees.values())
+            whole = merged(trees)
         except Ambiguous as e:
             raise Unrepresentable("files added with their own column names", str(e)) from None
-        for mapping in self.mappings:
-            for name in _unsure(whole, trees[mapping.id], mapping, columns, None):
-                reason = f"one of snapshot {mapping.first} may have a column {name} that is not the table's"
+        for mapping, tree in zip(self.mappings, trees, strict=True):
+            for name in _unsure(whole, tree, mapping, columns, None):
+                which = "a new one" if mapping.id == NEW else f"one of snapshot {mapping.first}"
+                reason = f"{which} may have a column {name} that is not the table's"
                 raise Unrepresentable("files added with their own column names", reason)
         return whole
+
+    def with_file(self, fields: Sequence[MappedField], columns: Columns, snapshot_id: int) -> "Mappings":
+        """As they will be with a file that comes with that snapshot, the newest; the columns are as they will be then,
+        too. The fields are as in `add_mapping`."""
+        sources = tuple(_sources(fields, {c.id: c.type for c in columns.columns}))
+        like = next((m for m in self.mappings if (m.type, m.sources) == (BY_NAME, sources)), None)
+        first = snapshot_id if like is None else like.first
+        one = FileMapping(NEW if like is None else like.id, first, snapshot_id, BY_NAME, sources)
+        return Mappings([*(m for m in self.mappings if m is not like), one])
 
 
 def _tree(mapping: FileMapping, kinds: Mapping[int, str]) -> tuple[MappedField, ...]:
@@ -153,8 +165,8 @@ async def add_mapping(tx: Commit, table_id: int, fields: Sequence[MappedField], 
     """The id of the mapping that says this of a file, one of the table's own if there is an equal one.
 
     `fields` are the columns that the file has, each with the one name that it has there: DuckDB looks for no other, and
-    takes a column for NULL whose name it does not find. `columns` are the table's live ones. Raises ValueError if a
-    field has several names or is no column of the table.
+    takes a column for NULL whose name it does not find. `columns` are all that the table ever had: one that was dropped
+    stays so. Raises ValueError if a field has several names or was never a column of the table.
     """
     sources = _sources(fields, {c.id: c.type for c in columns})
     rows = await (await tx.conn.execute(READ_ALL, {"table_id": table_id, "type": BY_NAME})).fetchall()

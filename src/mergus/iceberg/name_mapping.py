@@ -7,7 +7,7 @@ whatever the file calls them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,6 +24,11 @@ class MappedField:
     id: int
     names: tuple[str, ...]
     fields: tuple["MappedField", ...] = ()
+
+    def walk(self) -> Iterator["MappedField"]:
+        yield self
+        for field in self.fields:
+            yield from field.walk()
 
 
 class Ambiguous(Exception):

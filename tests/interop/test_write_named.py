@@ -1,0 +1,284 @@
+"""Parquet files without field ids that Spark and PyIceberg add: what DuckDB would read otherwise, and what could not be
+shown, is refused before anything is written. The rest both sides read alike, at every snapshot."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import BadRequestError
+
+from tests.support import lakes, loads, servers
+from tests.support import spark as sparks
+from tests.support.elsewhere import register
+from tests.support.lakes import Row, TestLake
+from tests.support.loads import in_order
+from tests.support.servers import Server
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+MICROS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+
+
+@dataclass
+class There:
+    """A lake on the local disk, where Spark lists directories by itself, and a place beside it for files."""
+
+    lake: TestLake
+    server: Server
+    folder: Path
+    spark_catalog: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.spark_catalog = sparks.catalog(self.lake.settings, self.server.uri)
+        sparks.session().conf.set(f"spark.sql.catalog.{self.spark_catalog}.cache-enabled", "false")
+
+    @property
+    def pyiceberg(self) -> Catalog:
+        return loads.catalog(self.lake.settings, self.server)
+
+
+@dataclass
+class Shared:
+    """A table `t` of a schema of its own."""
+
+    there: There
+    schema: str = field(default_factory=lambda: f"s_{uuid4().hex[:8]}")
+
+    def __post_init__(self) -> None:
+        assert self.there.server.create(self.schema).status_code == 200
+        self.spark_name = f"{self.there.spark_catalog}.{self.schema}.t"
+        self.folder = self.there.folder / self.schema
+
+    def created(self, columns: str, more: str = "") -> "Shared":
+        spark(f"CREATE TABLE {self.spark_name} ({columns}) USING iceberg {more}")
+        return self
+
+    def written(self, query: str, name: str = "files", *by: str) -> str:
+        """Files of Spark's own, without field ids."""
+        sparks.session().sql(query).coalesce(1).write.partitionBy(*by).parquet(f"file://{self.folder}/{name}")
+        return name
+
+    def add(self, name: str) -> None:
+        source = f"`parquet`.`file://{self.folder}/{name}`"
+        spark(
+            f"CALL {self.there.spark_catalog}.system.add_files(table => '{self.schema}.t', source_table => '{source}')"
+        )
+
+    def refused(self, name: str, why: str) -> None:
+        """And nothing has happened."""
+        before = self.lake_snapshots()
+        with pytest.raises(Exception, match=why):
+            self.add(name)
+        assert self.lake_snapshots() == before
+        assert loads.get(self.there.server, "t", self.schema).status_code == 200
+
+    def lake_snapshots(self) -> int:
+        return len(self.there.lake.snapshots())
+
+    def agreed(self, columns: str = "*") -> list[Row]:
+        """What both read now, and at every snapshot."""
+        db = self.there.lake.duckdb()
+        try:
+            for snapshot, at in spark(
+                f"SELECT snapshot_id, summary['ducklake.snapshot-id'] FROM {self.spark_name}.snapshots"
+            ):
+                by_spark = spark(f"SELECT * FROM {self.spark_name} VERSION AS OF {snapshot}")
+                assert by_spark == self._duckdb(db, f"SELECT * FROM {{t}} AT (VERSION => {at})")
+            found = self._duckdb(db, f"SELECT {columns} FROM {{t}}")
+        finally:
+            db.close()
+        assert spark(f"SELECT {columns} FROM {self.spark_name}") == found
+        by_pyiceberg = self.there.pyiceberg.load_table((self.schema, "t")).scan().to_arrow()
+        assert loads.rows(by_pyiceberg) == found
+        return found
+
+    def _duckdb(self, db: duckdb.DuckDBPyConnection, query: str) -> list[Row]:
+        return in_order(db.execute(query.replace("{t}", f"lake.{self.schema}.t")).fetchall())
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
+    folder = tmp_path_factory.mktemp("named")
+    with (
+        lakes.lake(data_path=f"file://{folder}/lake/data/") as lake,
+        servers.server(lake.settings, folder, allowed_locations=f"file://{folder}/beside") as server,
+    ):
+        yield There(lake, server, folder / "beside")
+
+
+@pytest.fixture
+def shared(there: There) -> Shared:
+    return Shared(there)
+
+
+def spark(query: str) -> list[Row]:
+    return in_order(tuple(row) for row in sparks.session().sql(query).collect())
+
+
+@pytest.fixture
+def micros() -> Iterator[None]:
+    """Spark writes timestamps as INT96 unless it is told otherwise."""
+    sparks.session().conf.set(*MICROS)
+    yield
+    sparks.session().conf.unset(MICROS[0])
+
+
+def test_values_that_are_in_the_names_of_directories_alone_are_not_lost(shared: Shared) -> None:
+    """DuckDB would read NULL where Spark reads the value of the file's partition."""
+    shared.created("id BIGINT, k STRING", "PARTITIONED BY (k)")
+    files = shared.written("SELECT id, IF(id % 3 = 0, NULL, 'a/b ' || id % 3) AS k FROM range(9)", "hive", "k")
+    shared.refused(files, r"has no column k: .* Copy its rows into the table instead")
+    assert shared.agreed() == []
+    # as the message says
+    spark(f"INSERT INTO {shared.spark_name} SELECT id, k FROM parquet.`file://{shared.folder}/hive`")
+    copied = shared.agreed()
+    assert {k for _, k in copied} == {None, "a/b 1", "a/b 2"}
+    assert len(copied) == 9
+
+
+def test_field_ids_of_a_file_do_not_make_up_for_a_column_that_it_lacks(shared: Shared) -> None:
+    shared.created("id BIGINT, k STRING", "PARTITIONED BY (k)")
+    place = shared.folder / "ids/k=a"
+    place.mkdir(parents=True)
+    with_id = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
+    pq.write_table(pa.table([pa.array([1])], schema=pa.schema([with_id])), place / "f.parquet")
+    shared.refused("ids", r"k=a/f.parquet has no column k")
+
+
+def test_null_is_null_wherever_it_says_so(shared: Shared) -> None:
+    shared.created("id BIGINT, k STRING", "PARTITIONED BY (k)")
+    shared.add(shared.written("SELECT id, CAST(NULL AS STRING) AS k FROM range(3)", "nulls", "k"))
+    assert shared.agreed() == [(0, None), (1, None), (2, None)]
+    assert spark(f"SELECT count(*) FROM {shared.spark_name} WHERE k IS NULL") == [(3,)]
+
+
+def test_a_partitioned_directory_whose_files_have_the_column_is_taken(shared: Shared) -> None:
+    """What DuckDB writes with WRITE_PARTITION_COLUMNS."""
+    shared.created("id BIGINT, k STRING", "PARTITIONED BY (k)")
+    (shared.folder / "whole").mkdir(parents=True)
+    duckdb.sql(
+        f"COPY (SELECT range AS id, 'v' || range % 2 AS k FROM range(6)) TO '{shared.folder}/whole' "
+        "(FORMAT parquet, PARTITION_BY (k), WRITE_PARTITION_COLUMNS true, OVERWRITE_OR_IGNORE true)"
+    )
+    shared.add("whole")
+    assert shared.agreed() == [(i, f"v{i % 2}") for i in range(6)]
+
+
+def test_timestamps_of_a_form_that_not_all_read_are_refused(shared: Shared) -> None:
+    shared.created("id BIGINT, t TIMESTAMP")
+    spark(f"INSERT INTO {shared.spark_name} VALUES (100, TIMESTAMP'2020-01-01 00:00:00Z')")
+    query = "SELECT id, timestamp_micros(id) AS t FROM range(3)"
+    shared.refused(shared.written(query, "int96"), "column t is stored as int96, which not every Iceberg reader")
+    # the table goes on, for both
+    spark(f"INSERT INTO {shared.spark_name} VALUES (101, TIMESTAMP'2020-01-01 00:00:00Z')")
+    assert [i for (i,) in spark(f"SELECT id FROM {shared.spark_name}")] == [100, 101]
+
+
+def test_timestamps_of_the_usual_form_are_taken(shared: Shared, micros: None) -> None:
+    shared.created("id BIGINT, t TIMESTAMP_NTZ")
+    shared.add(shared.written("SELECT id, CAST(timestamp_micros(id) AS TIMESTAMP_NTZ) AS t FROM range(3)"))
+    assert [i for i, _ in shared.agreed()] == [0, 1, 2]
+
+
+def test_files_with_a_column_that_is_not_the_tables_are_refused(shared: Shared) -> None:
+    shared.created("id BIGINT")
+    shared.refused(shared.written("SELECT id, id AS more FROM range(3)", "more"), "column more is not the table's")
+    shared.add(shared.written("SELECT id FROM range(3)"))
+    assert shared.agreed() == [(0,), (1,), (2,)]
+
+
+def test_a_name_mapping_may_know_ids_that_are_no_columns(shared: Shared) -> None:
+    shared.created("id BIGINT, s STRING, gone STRUCT<x: INT, l: ARRAY<INT>>")
+    name = shared.spark_name
+    mapping = (
+        '[{"field-id": 1, "names": ["id"]}, {"field-id": 2, "names": ["s"]}, {"field-id": 99, "names": ["never"]}, '
+        '{"field-id": 3, "names": ["gone"], "fields": [{"field-id": 4, "names": ["x"]}, '
+        '{"field-id": 5, "names": ["l"], "fields": [{"field-id": 6, "names": ["element"]}]}]}]'
+    )
+    spark(f"ALTER TABLE {name} SET TBLPROPERTIES ('schema.name-mapping.default' = '{mapping}')")
+    spark(f"ALTER TABLE {name} DROP COLUMN gone")
+    gone = "named_struct('x', 7, 'l', array(8)) AS gone"
+    never = shared.written(f"SELECT id, 'n' AS s, {gone}, 1 AS never FROM range(1)", "never")
+    shared.refused(never, "column never is not the table's")
+    shared.add(shared.written(f"SELECT id, 's' || id AS s, {gone} FROM range(3)"))
+    wanted: list[Row] = [(0, "s0"), (1, "s1"), (2, "s2")]
+    assert shared.agreed() == wanted
+    # and what was dropped does not come back under its name
+    db = shared.there.lake.duckdb()
+    db.execute(f"ALTER TABLE lake.{shared.schema}.t ADD COLUMN gone STRUCT(x INTEGER, l INTEGER[])")
+    db.execute(f"DELETE FROM lake.{shared.schema}.t WHERE id = 1")
+    wanted = [(0, "s0", None), (2, "s2", None)]
+    assert shared.agreed("id, s, gone") == wanted
+    # not in a file that DuckDB makes of it, either
+    db.execute(f"CALL ducklake_rewrite_data_files('lake', 't', schema => '{shared.schema}', delete_threshold => 0)")
+    db.close()
+    assert shared.agreed("id, s, gone") == wanted
+
+
+def parquet(folder: Path, name: str, **columns: list[Any]) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), folder / name)
+    return f"file://{folder}/{name}"
+
+
+def test_files_that_differ_are_refused_in_the_commit_that_creates_the_table(there: There, shared: Shared) -> None:
+    """A column that is as young as the file may be one that the file has and was not asked for."""
+    files = [
+        parquet(shared.folder, "a.parquet", i=[1, 2], s=["a", "b"]),
+        parquet(shared.folder, "b.parquet", i=[3]),
+    ]
+    schema = pa.schema([("i", pa.int64()), ("s", pa.string())])
+    catalog, name = there.pyiceberg, (shared.schema, "t")
+    properties = {"format-version": "2"}
+    before = shared.lake_snapshots()
+    staged = catalog.create_table_transaction(name, schema, properties=properties)
+    staged.add_files(files)
+    with pytest.raises(BadRequestError, match="a new one may have a column s that is not the table's"):
+        staged.commit_transaction()
+    assert shared.lake_snapshots() == before
+    assert not catalog.table_exists(name)
+    # as the message says
+    catalog.create_table(name, schema, properties=properties).add_files(files)
+    assert shared.agreed() == [(1, "a"), (2, "b"), (3, None)]
+
+
+def _hive(table: Shared) -> str:
+    return table.written("SELECT id, 'k' || id AS k FROM range(2)", "hive", "k")
+
+
+def _int96(table: Shared) -> str:
+    return table.written("SELECT id, 'k' AS k, timestamp_micros(id) AS t FROM range(2)", "int96")
+
+
+@pytest.mark.parametrize(
+    ("columns", "files", "status", "why"),
+    [
+        ("(id BIGINT, k STRING) USING iceberg PARTITIONED BY (k)", _hive, 406, "has no column k"),
+        ("(id BIGINT, k STRING, t TIMESTAMP) USING iceberg", _int96, 400, "column t is stored as int96"),
+    ],
+    ids=["hive", "int96"],
+)
+def test_a_table_with_such_files_is_not_registered(
+    there: There, shared: Shared, columns: str, files: Callable[[Shared], str], status: int, why: str
+) -> None:
+    hadoop = f"hadoop_{uuid4().hex[:8]}"
+    conf = sparks.session().conf
+    conf.set(f"spark.sql.catalog.{hadoop}", "org.apache.iceberg.spark.SparkCatalog")
+    conf.set(f"spark.sql.catalog.{hadoop}.type", "hadoop")
+    conf.set(f"spark.sql.catalog.{hadoop}.warehouse", f"file://{shared.folder}")
+    spark(f"CREATE TABLE {hadoop}.h.t {columns}")
+    source = f"`parquet`.`file://{shared.folder}/{files(shared)}`"
+    spark(f"CALL {hadoop}.system.add_files(table => 'h.t', source_table => '{source}')")
+    newest = max((shared.folder / "h/t/metadata").glob("v*.metadata.json"), key=lambda f: int(f.name[1:-14]))
+    before = shared.lake_snapshots()
+    answer = register(there.server, shared.schema, "t", f"file://{newest}")
+    assert answer.status_code == status, answer.text
+    assert why in answer.json()["error"]["message"]
+    assert shared.lake_snapshots() == before
