@@ -94,7 +94,7 @@ def test_a_drawing_has_every_table_and_every_step() -> None:
         (('"bronze.people"', '{ table = "b.p", keys = { id = "i" } }'), "are for an input with `changes`"),
         (("changes = true }", 'changes = true, keys = { x = "i" } }'), "step.1: input raw: x is no key of the step"),
         (("changes = true }", 'changes = true, deletes = "ignore" }'), "input raw: `deletes` is for mode append"),
-        (('mode = "merge"\nkeys = ["id"]', 'mode = "append"\npartition_by = ["x y"]'), "'x y' is no partitioning"),
+        (('mode = "merge"\nkeys = ["id"]', 'mode = "append"\npartition_by = ["x(y"]'), "'x(y' is no partitioning"),
         (('output = "gold.sums"', 'output = "gold.sums"\nmode = "append"'), "comes of the changes of one input"),
     ],
 )

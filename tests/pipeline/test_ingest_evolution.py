@@ -10,7 +10,7 @@ from mergus.pipeline.ingest.hadoop import SourceFile
 from mergus.pipeline.ingest.job import cut, sort_out
 from mergus.pipeline.ingest.ledger import Known, batch_id
 from mergus.pipeline.ingest.reading import Reading, format_of, is_of_the_file, parse
-from mergus.pipeline.ingest.target import partition
+from mergus.pipeline.partitioning import partition
 from tests.support import spark as sparks
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -138,5 +138,5 @@ def test_partitions() -> None:
     assert partition("bucket(16, id)") == "bucket(16, `id`)"
     assert partition("Days( at )") == "days(`at`)"
     for wrong in ["days(a, b)", "bucket(id)", "days(4, a)", "drop(a)", "a) USING x --("]:
-        with pytest.raises(SetupError, match="--partition-by"):
+        with pytest.raises(SetupError, match="is no partitioning"):
             partition(wrong)

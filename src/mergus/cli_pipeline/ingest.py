@@ -10,6 +10,7 @@ import click
 
 from mergus.cli_pipeline.options import of_a_job, pairs, run_job
 from mergus.pipeline.job import Place, Run, table
+from mergus.pipeline.partitioning import partition
 
 
 @click.command()
@@ -65,11 +66,11 @@ def ingest(
     name = table(into)
 
     def work(place: Place, run: Run) -> tuple[dict[str, Any], bool]:
-        from mergus.pipeline.ingest import decision, job, reading, stream, target
+        from mergus.pipeline.ingest import decision, job, reading, stream
 
         reading.check_options(place.spark, read_options)
         for text in partition_by:
-            target.partition(text)
+            partition(text)
         wanted = job.Wanted(
             name,
             table(quarantine) if quarantine else name.beside(f"{name.name}_quarantine"),

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructField, StructType
 
@@ -11,15 +11,11 @@ from mergus.errors import SetupError
 from mergus.pipeline.canonical import SPARK
 from mergus.pipeline.ingest.evolution import LINEAGE, Change, columns, fit, sql_type, stored
 from mergus.pipeline.job import Place, Table
+from mergus.pipeline.partitioning import partition
 from mergus.pipeline.session import message, query, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-TRANSFORM: Final = re.compile(r"(\w+)\((?:(\d+)\s*,\s*)?([^(),]+)\)")
-TRANSFORMS: Final = frozenset(
-    {"years", "months", "days", "hours", "year", "month", "day", "hour", "bucket", "truncate"}
-)
 
 
 def schema(place: Place, table: Table) -> StructType:
@@ -77,19 +73,6 @@ def became(place: Place, table: Table, changes: Sequence[Change], wanted: Struct
             raise SetupError(f"{table} does not take {', '.join(map(str, changes))}: {message(e)}") from None
         return False
     return _has(schema(place, table), wanted)
-
-
-def partition(text: str) -> str:
-    """`region`, `days(at)` or `bucket(16, id)`, with its column quoted."""
-    match = TRANSFORM.fullmatch(text.strip())
-    if match is None:
-        if any(c in text for c in "(),"):
-            raise SetupError(f"--partition-by {text}: a column is, or days(column), or bucket(16, column)")
-        return SPARK.identifier(text.strip())
-    name, number, column = match[1].lower(), match[2], match[3].strip()
-    if name not in TRANSFORMS or (number is None) == (name in {"bucket", "truncate"}):
-        raise SetupError(f"--partition-by {text}: transforms are {', '.join(sorted(TRANSFORMS))}")
-    return f"{name}({f'{number}, ' if number else ''}{SPARK.identifier(column)})"
 
 
 def with_lineage(found: StructType) -> StructType:

@@ -36,13 +36,10 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mergus.errors import SetupError
+from mergus.pipeline.partitioning import partition
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_COLUMN: Final = r"[A-Za-z_][A-Za-z0-9_]*"
-_PARTITION: Final = re.compile(
-    rf"({_COLUMN})|(years|months|days|hours)\(({_COLUMN})\)|(bucket|truncate)\(([1-9][0-9]{{0,8}}), ?({_COLUMN})\)"
-)
 
 
 class _Part(BaseModel):
@@ -149,8 +146,10 @@ class Step(_Part):
     @classmethod
     def _are_transforms(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for one in value:
-            if not _PARTITION.fullmatch(one):
-                raise ValueError(f"{one!r} is no partitioning: COLUMN, days(COLUMN) or bucket(16, COLUMN) are")
+            try:
+                partition(one)
+            except SetupError as e:
+                raise ValueError(e.message) from None
         return value
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from mergus.annex.once import PROPERTY
 from mergus.pipeline.transform.definition import Step
 
 STEP: Final = "mergus.step"
@@ -19,7 +20,7 @@ INPUTS: Final = "mergus.inputs"
 RUN: Final = "mergus.run"
 COUNTS: Final = "mergus.counts"
 AFTER: Final = "mergus.after"
-ONCE: Final = "mergus.once"
+ONCE: Final = PROPERTY
 # Snapshots that change no row of a table.
 UNCHANGING: Final = frozenset({"replace"})
 

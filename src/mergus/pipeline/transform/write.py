@@ -11,6 +11,7 @@ from typing import Final
 from mergus.errors import SetupError
 from mergus.pipeline.canonical import SPARK
 from mergus.pipeline.job import Place, Table
+from mergus.pipeline.partitioning import partition
 from mergus.pipeline.session import conf, message, query, spark_errors
 from mergus.pipeline.transform import state
 from mergus.pipeline.transform.plan import OWNER, Planned
@@ -47,7 +48,7 @@ def create(place: Place, planned: Planned, view: str) -> str:
     step = planned.step
     properties = {**step.properties, OWNER: planned.name}
     listed = ", ".join(f"{SPARK.literal(key)} = {SPARK.literal(value)}" for key, value in properties.items())
-    partitions = f"PARTITIONED BY ({', '.join(step.partition_by)})" if step.partition_by else ""
+    partitions = f"PARTITIONED BY ({', '.join(map(partition, step.partition_by))})" if step.partition_by else ""
     return (
         f"{'CREATE' if planned.metadata is None else 'REPLACE'} TABLE {place.sql_name(planned.output)} USING iceberg "
         f"{partitions} TBLPROPERTIES ({listed}) AS SELECT * FROM {view}"
