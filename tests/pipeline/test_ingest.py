@@ -327,6 +327,6 @@ def test_what_is_asked_wrongly_is_said(command: Callable[..., tuple[Result, dict
     assert (
         "--conf spark.hadoop.fs.s3a.secret.key" in said(tmp_path, "--into", "n.t", "--option", "fs.s3a.secret.key=x")[1]
     )
-    assert "a column is" in said(tmp_path, "--into", "n.t", "--partition-by", "days(a,b")[1]
+    assert "is no partitioning" in said(tmp_path, "--into", "n.t", "--partition-by", "days(a,b")[1]
     assert said(tmp_path, "--into", "n.t", "--stream")[0] == 2
     assert said(tmp_path, "--into", "n.t", "--option", "x")[0] == 2
