@@ -58,12 +58,8 @@ def finish(
     if is_old and once.is_in(place, into, batch.key):
         outcomes = _as_it_was(place, to, batch)
     else:
-        try:
-            outcomes = _write(place, into, to, batch, run, is_old=is_old, at_once=True)
-        except spark_errors():
-            if not any(part.reading is not None and not part.reading.is_text for part in batch.parts):
-                raise
-            # a file that is bad inside shows it when it is read: find out which
+        outcomes = _at_once(place, into, to, batch, run, is_old=is_old)
+        if outcomes is None:
             outcomes = _write(place, into, to, batch, run, is_old=is_old, at_once=False)
     with run.part("note"):
         book.close(batch, outcomes)
@@ -71,11 +67,28 @@ def finish(
     return outcomes
 
 
+def _at_once(place: Place, into: Table, to: Table, batch: Batch, run: Run, *, is_old: bool) -> list[Outcome] | None:
+    """Parquet in one pass. None if something is bad: a file that is so inside shows it when it is read, and which one
+    that is has to be known before anything is written, to the quarantine least of all."""
+    if not any(part.reading is not None and not part.reading.is_text for part in batch.parts):
+        return None
+    try:
+        return _write(place, into, to, batch, run, is_old=is_old, at_once=True)
+    except (_Bad, *spark_errors()):
+        return None
+
+
+class _Bad(Exception):
+    """What was to be read in one pass is not all good."""
+
+
 def _write(
     place: Place, into: Table, to: Table, batch: Batch, run: Run, *, is_old: bool, at_once: bool
 ) -> list[Outcome]:
     short = batch.id[:8]
     with _read(place, into, batch, run, is_old=is_old, at_once=at_once) as found:
+        if at_once and (found.bad or found.left_out):
+            raise _Bad
         if found.bad or found.left_out:
             with run.part("quarantine"):
                 bad = [frame.where(f"{REASON} IS NOT NULL") for _, frame in found.frames]
@@ -119,10 +132,10 @@ def _read(place: Place, into: Table, batch: Batch, run: Run, *, is_old: bool, at
 def _group(place: Place, how: Reading, files: Files, required: Sequence[str], found: _Found, *, at_once: bool) -> None:
     def count(some: Files) -> tuple["DataFrame", dict[str, tuple[int, int]]]:
         frame = _judged(reading.frame(place.spark, how, some), how, required)
-        if how.is_text or required or not at_once:
-            frame = frame.persist()
+        if at_once and not how.is_text and not required:
+            return frame, {uri: (rows, 0) for uri, rows in hadoop.parquet_rows(place.spark, some).items()}
+        frame = frame.persist()
         try:
-            # of Parquet that is not kept, footers are all that is read for this
             counted = frame.groupBy(FILE).agg({"*": "count", REASON: "count"}).collect()
         except BaseException:
             frame.unpersist()

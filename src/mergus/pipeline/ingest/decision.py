@@ -8,20 +8,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
 from mergus.pipeline.ingest import reading
 from mergus.pipeline.ingest.evolution import Change, Fit, fit, shape
-from mergus.pipeline.ingest.hadoop import SourceFile, drain, first_line
+from mergus.pipeline.ingest.hadoop import AT_ONCE, SourceFile, drain, first_line
 from mergus.pipeline.ingest.reading import Files, LeftOut, NotFit, Reading
 from mergus.pipeline.session import message, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True)

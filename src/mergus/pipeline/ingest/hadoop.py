@@ -4,7 +4,8 @@ A file is known by its URI, as Spark writes it in `_metadata.file_path`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -14,6 +15,9 @@ from mergus.pipeline.session import jvm, message, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Requests to a store, for what is small.
+AT_ONCE: Final = 8
 
 GLOB: Final = re.compile(r"[\\*?\[\]{}]")
 
@@ -110,6 +114,22 @@ def drain(spark: "SparkSession", file: SourceFile) -> None:
         raise SetupError(f"{file.uri} cannot be reached: {message(e)}") from None
     if now != file.size:
         raise SetupError(f"{file.uri} is being written: it had {file.size} bytes and has {now}; run this again")
+
+
+def parquet_rows(spark: "SparkSession", files: Sequence[SourceFile]) -> dict[str, int]:
+    """By their footers, many at a time: no row is read."""
+    hadoop = jvm(spark).org.apache.parquet.hadoop
+
+    def count(file: SourceFile) -> int:
+        _, path = _system(spark, unquote(file.uri))
+        reader = hadoop.ParquetFileReader.open(hadoop.util.HadoopInputFile.fromPath(path, _conf(spark)))
+        try:
+            return int(reader.getRecordCount())
+        finally:
+            reader.close()
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip((file.uri for file in files), pool.map(count, files), strict=True))
 
 
 def _below(system: Any, status: Any) -> Iterator[Any]:  # noqa: ANN401
