@@ -207,7 +207,9 @@ def test_smoke_fails_where_nothing_is_served() -> None:
 
 def test_every_pixi_task_is_a_script_of_ours() -> None:
     tasks = tomllib.loads((ROOT / "pixi.toml").read_text())["tasks"]
-    wanted = {"serve", "serve-hi", "test", "test-heavy", "check", "init", "smoke", "backends-up", "backends-down"}
+    wanted = {"serve", "serve-hi", "demo", "test", "test-heavy", "check", "init", "smoke"} | {
+        f"backends-{way}" for way in ("up", "down")
+    }
     assert set(tasks) == wanted
     for task in tasks.values():
         script, *args = task["cmd"].split()

@@ -169,7 +169,8 @@ async def read(conn: Conn, view: View, goal: Goal, base: Start) -> Reading:
         return Reading(changed, known, -1, batches, {})
     after = base.base.snapshot_id
     batches = await _rows(conn, view, goal, after)
-    if batches and (earlier := merged_from(base.rows_files, after)) < after:
+    new = sum(len(batch.row_ids) for batch in batches)
+    if new and (earlier := merged_from(base.rows_files, after, new)) < after:
         after = earlier
         batches = await _rows(conn, view, goal, after)
     ended = await inlined.ended(conn, schema, view.inlined, after=base.base.snapshot_id, upto=goal.id)

@@ -1,14 +1,14 @@
 """Which files of ours hold the inlined rows of a table at a snapshot.
 
-Each holds the rows that a span of snapshots put into Postgres. A snapshot that inlines rows gets a file of its own, and
-when eight of about the same size stand at the end they become one, so that a thousand one-row commits leave a few dozen
-files and every row is written again but a few times. Rows that end later are deleted from their file like from any
-other. What a flush took out of Postgres is in DuckLake's files then, and our files go.
+Each holds the rows that a span of snapshots put into Postgres. A snapshot that inlines rows gets a file of its own,
+into which go those before it that are of a smaller size; and eight of a size become one. So sizes fall from the oldest
+to the newest, with fewer than eight of each: a thousand one-row commits leave a few dozen files, and a row is written
+again only into a file of a larger size. Rows that end later are deleted from their file like from any other. What a
+flush took out of Postgres is in DuckLake's files then, and our files go.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Final
 
 from pyroaring import BitMap64
@@ -40,30 +40,41 @@ class RowsFile:
         return self.entry.data_file.file_path
 
     @property
+    def rows(self) -> int:
+        return self.entry.data_file.record_count
+
+    @property
     def size_class(self) -> int:
-        rows, found = self.entry.data_file.record_count, 0
-        while rows >= FAN:
-            rows //= FAN
-            found += 1
-        return found
+        return size_class(self.rows)
 
     def has(self, begin: int) -> bool:
         return self.after < begin <= self.upto
 
 
-def merged_from(files: Sequence[RowsFile], before: int) -> int:
-    """After which snapshot a new file should begin, given those that are there, oldest first; `before` if it should
-    hold nothing but new rows."""
-    first = len(files)
-    for size_class in count():
+def merged_from(files: Sequence[RowsFile], before: int, rows: int) -> int:
+    """After which snapshot a new file should begin, given those that are there, oldest first, and how many rows are
+    new; `before` if it should hold nothing but those."""
+    first, coming = len(files), rows
+    while True:
+        while first > 0 and files[first - 1].size_class < size_class(coming):
+            first -= 1
+            coming += files[first].rows
         same = first
-        while same > 0 and files[same - 1].size_class <= size_class:
+        while same > 0 and files[same - 1].size_class == size_class(coming):
             same -= 1
         # with the one that is being made
         if first - same + 1 < FAN:
-            break
+            return files[first].after if first < len(files) else before
+        coming += sum(file.rows for file in files[same:first])
         first = same
-    return files[first].after if first < len(files) else before
+
+
+def size_class(rows: int) -> int:
+    found = 0
+    while rows >= FAN:
+        rows //= FAN
+        found += 1
+    return found
 
 
 def positions_gone(keys: Sequence[tuple[int, int]], visible: set[tuple[int, int]]) -> BitMap64:
