@@ -44,15 +44,12 @@ def test_objects_are_reached_as_the_server_says(
     if how != "keys":  # the suite has some
         vended.without_keys(monkeypatch)
     told = spark(uri, "--settings").stdout
-    delegation = "spark.sql.catalog.lake.header.X-Iceberg-Access-Delegation"
-    assert (f"{delegation} vended-credentials" in told, f"{delegation} remote-signing" in told) == (
-        how == "vended",
-        how == "signed",
-    )
-    done = spark(uri, "--sql", f"INSERT INTO lake.s.t SELECT {len(how)} + i FROM lake.s.t WHERE i = 50")
+    assert ("X-Iceberg-Access-Delegation vended-credentials,remote-signing" in told) == (how != "keys")
+    new = {"keys": 1000, "vended": 2000, "signed": 3000}[how]
+    done = spark(uri, "--sql", f"INSERT INTO lake.s.t SELECT {new} + i FROM lake.s.t WHERE i = 50")
     assert done.returncode == 0, done.stderr[-3000:]
     with lake.duckdb() as db:
-        assert db.execute(f"SELECT count(*) FROM s.t WHERE i = {50 + len(how)}").fetchall() == [(2,)]
+        assert db.execute(f"SELECT count(*) FROM s.t WHERE i = {50 + new}").fetchall() == [(1,)]
 
 
 def test_settings_have_no_secrets(server: Server) -> None:

@@ -25,13 +25,10 @@ SIGN: Final = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/sign"
 EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 
-def access(client: Client) -> str:
-    """How sessions reach objects: "keys", "vended", "signed", or "none" of a store that needs none."""
-    if any(name in os.environ for name in KEYS):
-        return "keys"
-    if client.offers(CREDENTIALS):
-        return "vended"
-    return "signed" if client.offers(SIGN) else "none"
+def delegates(client: Client) -> bool:
+    """Whether sessions ask the server for access to objects: it offers some, and there are no keys of one's own."""
+    own = any(name in os.environ for name in KEYS)
+    return not own and (client.offers(CREDENTIALS) or client.offers(SIGN))
 
 
 def settings(
@@ -50,9 +47,9 @@ def settings(
         # what is committed by others is seen at once
         f"{start}.cache-enabled": "false",
     }
-    how = access(client)
-    if how in {"vended", "signed"}:
-        found[f"{start}.{DELEGATION}"] = "vended-credentials" if how == "vended" else "remote-signing"
+    if delegates(client):
+        # the server takes the first that it can do
+        found[f"{start}.{DELEGATION}"] = "vended-credentials,remote-signing"
     if with_secrets and address.token is not None:
         found[f"{start}.token"] = address.token
     elif with_secrets and address.credential is not None:
