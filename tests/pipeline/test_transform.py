@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from mergus.cli import main
+from mergus.pipeline.imports.jvm import clone
 from mergus.pipeline.job import Place, Run, table
-from mergus.pipeline.session import query, rows
+from mergus.pipeline.session import active, query, rows
 from mergus.pipeline.transform import write
 from mergus.pipeline.transform.definition import Pipeline, parse
 from mergus.pipeline.transform.job import Outcome, past, plans, transform
@@ -345,9 +346,15 @@ def test_of_two_runs_at_once_one_writes(place: Place, db: duckdb.DuckDBPyConnect
     of = pipeline(MEDALLION, "twice")
     made(place, of, only=["log"])
     db.execute("INSERT INTO twice.orders VALUES (60, 1, 1)")
+
+    def run(_: int) -> dict[str, str]:
+        """In a session of its own, as another process would have one."""
+        own = Place(place.client, clone(place.spark), place.catalog)
+        with active(own.spark):
+            return transform(own, of, Run("transform", lambda _: None), only=["log"]).failed
+
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(transform, place, of, Run(f"r{i}", lambda _: None), only=["log"]) for i in range(2)]
-    failed = [one.result().failed for one in runs]
+        failed = list(pool.map(run, range(2)))
     assert all("another run has written since" in one["log"] for one in failed if one)
     assert db.execute("SELECT count(*) FROM twice.log").fetchall() == [(41,)]
 

@@ -98,7 +98,8 @@ def run_job(
         client = Client(where)
         with run.part("start"):
             spark = session.spark_session(where, master=master, app=f"mergus {job}", conf=settings)
-        details, found = work(Place(client, spark, session.CATALOG), run)
+        with session.active(spark):
+            details, found = work(Place(client, spark, session.CATALOG), run)
         state = "found" if found else "done"
     except MergusError as e:
         details = {"error": hide_password(e.message), **(e.details if isinstance(e, Failed) else {})}

@@ -117,6 +117,21 @@ def iceberg_table(spark: "SparkSession", sql_name: str) -> Any:  # noqa: ANN401
     return jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, sql_name)
 
 
+@contextmanager
+def active(spark: "SparkSession") -> Generator[None]:
+    """A session as this thread's own: Iceberg looks for catalogs there where a frame is read by a table's name."""
+    java: Any = jvm(spark).org.apache.spark.sql.SparkSession
+    before = java.getActiveSession()
+    java.setActiveSession(cast(Any, spark)._jsparkSession)  # pyright: ignore[reportPrivateUsage]
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            java.setActiveSession(before.get())
+        else:
+            java.clearActiveSession()
+
+
 def spark_errors() -> tuple[type[Exception], ...]:
     """What Spark raises: of its own, and of the JVM that it runs in."""
     from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
