@@ -37,7 +37,6 @@ class There:
 
     def __post_init__(self) -> None:
         self.spark_catalog = sparks.catalog(self.lake.settings, self.server.uri)
-        sparks.session().conf.set(f"spark.sql.catalog.{self.spark_catalog}.cache-enabled", "false")
 
     @property
     def pyiceberg(self) -> Catalog:

@@ -13,8 +13,6 @@ from tests.support.servers import Server
 @pytest.fixture(scope="module")
 def place(lake: TestLake, server: Server) -> Place:
     spark, catalog = sparks.session(), sparks.catalog(lake.settings, server.uri)
-    # as in sessions of ours
-    spark.conf.set(f"spark.sql.catalog.{catalog}.cache-enabled", "false")
     return Place(Client(Address(server.uri)), spark, catalog)
 
 

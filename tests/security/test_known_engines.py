@@ -63,7 +63,6 @@ class Known:
             # which keep it from those of the environment
             "s3.access-key-id": "nobody",
             "s3.secret-access-key": "nothing",
-            "cache-enabled": "false",
         }
         for key, value in conf.items():
             spark.session().conf.set(f"spark.sql.catalog.{catalog}.{key}", value)

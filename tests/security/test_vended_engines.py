@@ -196,7 +196,6 @@ def spark_catalog(lake: TestLake, server: Server, delegation: str) -> str:
         "header.X-Iceberg-Access-Delegation": delegation,
         "s3.access-key-id": "nobody",
         "s3.secret-access-key": "nothing",
-        "cache-enabled": "false",
     }
     for key, value in conf.items():
         spark.session().conf.set(f"spark.sql.catalog.{name}.{key}", value)

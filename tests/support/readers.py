@@ -153,8 +153,6 @@ class Clients:
         options = f"TYPE iceberg, ENDPOINT {literal(server.uri)}, AUTHORIZATION_TYPE 'none'"
         client.execute(f"ATTACH {literal(settings.prefix)} AS {alias} ({options})")
         name = sparks.catalog(settings, server.uri)
-        # a table that was read before is asked for again
-        sparks.session().conf.set(f"spark.sql.catalog.{name}.cache-enabled", "false")
         return cls(server, catalog, alias, name)
 
     def with_pyiceberg(self, schema: str, table: str, at: int | None = None) -> Answer:

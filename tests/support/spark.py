@@ -9,7 +9,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from mergus.config import Settings
-from mergus.embedded.snippets import spark_conf
+from mergus.pipeline.catalog_settings import catalog_settings
 
 
 @cache
@@ -18,7 +18,7 @@ def session() -> SparkSession:
     # S3FileIO reads its keys here, as it would on a user's machine
     builder = SparkSession.builder.master("local[2]").appName("mergus tests")  # pyright: ignore[reportAttributeAccessIssue]
     conf = {
-        **{k: v for k, v in spark_conf(Settings(), "http://unused").items() if "catalog.lake" not in k},  # pyright: ignore[reportCallIssue]
+        **{k: v for k, v in catalog_settings("http://unused", "unused").items() if "catalog.lake" not in k},
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch),
@@ -39,9 +39,14 @@ def session() -> SparkSession:
 
 def catalog(settings: Settings, uri: str) -> str:
     """A Spark catalog on a server; its name."""
+    return catalog_with(catalog_settings(uri, settings.prefix))
+
+
+def catalog_with(settings: dict[str, str]) -> str:
+    """A Spark catalog with what these settings say of the catalog `lake`; its name."""
     spark = session()
     name = f"lake_{uuid4().hex[:8]}"
-    for key, value in spark_conf(settings, uri).items():
+    for key, value in settings.items():
         if key.startswith("spark.sql.catalog.lake"):
             spark.conf.set(key.replace("catalog.lake", f"catalog.{name}"), value)
     return name

@@ -18,6 +18,7 @@ import click
 from mergus.client import Address, Client
 from mergus.config import connection_uri, hide_password
 from mergus.errors import MergusError, SetupError
+from mergus.pipeline.catalog_settings import CATALOG
 from mergus.pipeline.job import Failed, Place, Run, State
 
 FOUND: Final = 3
@@ -99,7 +100,7 @@ def run_job(
         with run.part("start"):
             spark = session.spark_session(where, master=master, app=f"mergus {job}", conf=settings)
         with session.active(spark):
-            details, found = work(Place(client, spark, session.CATALOG), run)
+            details, found = work(Place(client, spark, CATALOG), run)
         state = "found" if found else "done"
     except MergusError as e:
         details = {"error": hide_password(e.message), **(e.details if isinstance(e, Failed) else {})}

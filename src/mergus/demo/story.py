@@ -18,8 +18,9 @@ from mergus.dev import forget_lakes, serving, stop_on_signals
 from mergus.ducklake import session as lakes
 from mergus.embedded.state import StateDir, free_port
 from mergus.errors import SetupError
+from mergus.pipeline.catalog_settings import CATALOG
 from mergus.pipeline.job import Place, Run
-from mergus.pipeline.session import CATALOG, spark_session
+from mergus.pipeline.session import spark_session
 from mergus.pipeline.transform.definition import Pipeline, load
 from mergus.pipeline.transform.job import transform
 from mergus.pipeline.verify import Report, chosen, verify

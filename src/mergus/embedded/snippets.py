@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mergus.config import Settings
 from mergus.pipeline import versions
+from mergus.pipeline.catalog_settings import catalog_settings
 
 PYICEBERG = """\
 import os
@@ -56,24 +57,9 @@ def _secret(settings: Settings) -> list[str]:
     return parts
 
 
-def spark_conf(settings: Settings, uri: str) -> dict[str, str]:
-    """Keys come from the AWS_* variables, which Iceberg's S3FileIO reads by itself."""
-    catalog = "spark.sql.catalog.lake"
-    conf = {
-        "spark.jars.packages": versions.packages(),
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        catalog: "org.apache.iceberg.spark.SparkCatalog",
-        f"{catalog}.type": "rest",
-        f"{catalog}.uri": uri,
-        f"{catalog}.warehouse": settings.prefix,
-    }
-    if (settings.new_data_path or "").startswith("s3://"):
-        conf[f"{catalog}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
-    return conf
-
-
 def spark(settings: Settings, uri: str) -> str:
-    options = [f"  --conf {shlex.quote(f'{k}={v}')}" for k, v in spark_conf(settings, uri).items()]
+    conf = catalog_settings(uri, settings.prefix)
+    options = [f"  --conf {shlex.quote(f'{key}={value}')}" for key, value in conf.items()]
     return " \\\n".join(["spark-sql", *options, "  -e 'SHOW NAMESPACES IN lake'"]) + "\n"
 
 

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from mergus.client import Address, Client
 from mergus.errors import SetupError
 from mergus.pipeline import versions
+from mergus.pipeline.catalog_settings import CATALOG, catalog_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CATALOG: Final = "lake"
 KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
 DELEGATION: Final = "header.X-Iceberg-Access-Delegation"
 CREDENTIALS: Final = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
 SIGN: Final = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/sign"
-EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 
 def delegates(client: Client) -> bool:
@@ -34,19 +33,10 @@ def delegates(client: Client) -> bool:
 def settings(
     address: Address, *, catalog: str = CATALOG, spark: str = versions.SPARK, with_secrets: bool = True
 ) -> dict[str, str]:
-    """For spark-defaults.conf, or a builder."""
+    """The catalog's settings, with how this client proves who it is and how it reaches objects."""
     client = Client(address)
     start = f"spark.sql.catalog.{catalog}"
-    found = {
-        "spark.jars.packages": versions.packages(spark),
-        "spark.sql.extensions": EXTENSIONS,
-        start: "org.apache.iceberg.spark.SparkCatalog",
-        f"{start}.type": "rest",
-        f"{start}.uri": address.base,
-        f"{start}.warehouse": address.warehouse or client.prefix,
-        # what is committed by others is seen at once
-        f"{start}.cache-enabled": "false",
-    }
+    found = catalog_settings(address.base, address.warehouse or client.prefix, catalog=catalog, spark=spark)
     if delegates(client):
         # the server takes the first that it can do
         found[f"{start}.{DELEGATION}"] = "vended-credentials,remote-signing"

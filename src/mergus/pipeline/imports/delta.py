@@ -11,11 +11,12 @@ from mergus.client import Levels
 from mergus.errors import SetupError
 from mergus.pipeline import versions
 from mergus.pipeline.canonical import SPARK
+from mergus.pipeline.catalog_settings import EXTENSIONS
 from mergus.pipeline.imports.connector import Described, Partition
 from mergus.pipeline.imports.directories import Directories, Entry, plain_paths
 from mergus.pipeline.imports.jvm import separately
 from mergus.pipeline.job import Table
-from mergus.pipeline.session import EXTENSIONS, query
+from mergus.pipeline.session import query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
