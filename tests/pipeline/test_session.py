@@ -71,8 +71,18 @@ def test_what_cannot_be_done_is_said(server: Server) -> None:
     assert (bad.returncode, "is not KEY=VALUE" in bad.stderr) == (2, True)
 
 
-def test_versions_are_named_in_one_place() -> None:
-    assert versions.packages("3.5.9").startswith("org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:")
-    assert versions.packages().startswith("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:")
-    with pytest.raises(SetupError, match="is not supported"):
-        versions.packages("2.4.8")
+@pytest.mark.parametrize(
+    ("spark", "runtime", "iceberg"),
+    [("3.5.9", "3.5_2.12", "1.12.0"), ("4.0.5", "4.0_2.13", "1.11.0"), ("4.1.0", "4.1_2.13", "1.12.0")],
+)
+def test_each_spark_has_the_newest_iceberg_that_is_built_for_it(spark: str, runtime: str, iceberg: str) -> None:
+    assert versions.packages(spark).split(",") == [
+        f"org.apache.iceberg:iceberg-spark-runtime-{runtime}:{iceberg}",
+        f"org.apache.iceberg:iceberg-aws-bundle:{iceberg}",
+    ]
+
+
+def test_a_spark_that_iceberg_has_no_runtime_for_is_refused() -> None:
+    for choose in (versions.packages, versions.delta):
+        with pytest.raises(SetupError, match=r"Spark 2\.4\.8 is not supported; supported are Spark 3\.5, 4\.0, 4\.1"):
+            choose("2.4.8")
