@@ -25,10 +25,17 @@ find_python() {
 
 # Whether $venv holds everything for these extras, as this checkout's files name it.
 installed() {
-  local key
+  local key wider extras
   key=$(cat requirements.lock pyproject.toml | cksum | tr ' ' '-')-$(printf '%s' "$root" | cksum | tr ' ' '-')
   stamp=$venv/.mergus-stamp.$1.$key
-  [ -f "$stamp" ] || [ -f "$venv/.mergus-stamp.embedded,test.$key" ]
+  case $1 in
+    embedded) wider='embedded,spark embedded,test' ;;
+    *) wider=embedded,test ;;
+  esac
+  for extras in "$1" $wider; do
+    if [ -f "$venv/.mergus-stamp.$extras.$key" ]; then return 0; fi
+  done
+  return 1
 }
 
 uv_install() {
@@ -51,6 +58,7 @@ install() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv==$uv_version" || exit 1
   fi
   say "installing what requirements.lock names for [$1]"
+  case $1 in *spark*) say "Spark is a download of some 400 MB; it needs Java 17" ;; esac
   # again with the system's certificates: behind a proxy that signs for itself only they are right
   uv_install "$1" || uv_install "$1" --system-certs || exit 1
   rm -f "$venv/.mergus-stamp.$1."*

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,10 @@ from mergus.serve import environment
 from tests.support import lakes
 
 ROOT = Path(__file__).parents[1]
+NOBODY = "http://127.0.0.1:1"
+SPARK_PACKAGES = " ".join(
+    tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["spark"]
+)
 COMMANDS = [
     "serve",
     "listen",
@@ -229,11 +234,11 @@ class TestEnvironment:
             shutil.copy(ROOT / name, tmp_path)
         return tmp_path
 
-    def run(self, checkout: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(self, checkout: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
         base = {k: v for k, v in os.environ.items() if not k.startswith(("MERGUS_", "PIP_", "UV_"))}
-        command = ["./scripts/mergus", "--version"]
+        words = command or ("./scripts/mergus", "--version")
         return subprocess.run(
-            command, cwd=checkout, env={**base, **env}, capture_output=True, text=True, timeout=300, check=False
+            words, cwd=checkout, env={**base, **env}, capture_output=True, text=True, timeout=300, check=False
         )
 
     def test_an_install_that_fails_is_told_and_tried_again(self, checkout: Path) -> None:
@@ -253,3 +258,70 @@ class TestEnvironment:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], cwd=checkout, check=True)
         good = self.run(checkout)
         assert good.returncode == 0, good.stderr
+
+    def test_a_checkout_that_has_only_served_installs_spark_for_the_first_job(self, checkout: Path) -> None:
+        assert self.run(checkout).returncode == 0
+        job = ("pipeline", "verify", "sales", "--uri", NOBODY)
+        explained = self.run(checkout, "./scripts/mergus", "pipeline", "verify", "--help")
+        assert (explained.returncode, explained.stderr) == (0, "")
+        without = self.run(checkout, ".venv/bin/mergus", *job)
+        assert without.returncode == 1
+        assert f"{checkout}/.venv/bin/python -m pip install {SPARK_PACKAGES}" in without.stderr
+        first = self.run(checkout, "./scripts/mergus", *job)
+        assert "installing what requirements.lock names for [embedded,spark]" in first.stderr
+        assert (first.returncode, "no answer" in first.stderr) == (1, True), first.stderr
+        for command in (("--version",), ("spark", "--settings", "--uri", NOBODY)):
+            again = self.run(checkout, "./scripts/mergus", *command, PIP_NO_INDEX="1", UV_OFFLINE="1")
+            assert "installing" not in again.stderr
+
+    def test_an_installed_wheel_names_a_command_that_installs_spark(self, checkout: Path) -> None:
+        """Here in an environment without pip, as uv makes them."""
+        uv, home = str(Path(sys.executable).with_name("uv")), checkout / "wheel home"
+
+        def install(command: list[str]) -> None:
+            # behind a proxy that signs for itself only the system's certificates are right
+            if self.run(checkout, *command).returncode:
+                done = self.run(checkout, *command, "--system-certs")
+                assert done.returncode == 0, done.stderr
+
+        install([uv, "venv", "--python", sys.executable, str(home)])
+        install([uv, "pip", "install", "--python", str(home), "--constraint", "requirements.lock", "."])
+        job = (str(home / "bin/mergus"), "spark", "--sql", "SELECT 1", "--uri", NOBODY)
+        without = self.run(checkout, *job)
+        assert without.returncode == 1
+        named = without.stderr.partition("Spark is not installed; install it with: ")[2].strip()
+        assert shlex.split(named) == [
+            *f"uv pip install --python {home}/bin/python".split(maxsplit=4),
+            *SPARK_PACKAGES.split(),
+        ]
+        install([uv, *shlex.split(named)[1:]])
+        assert "no answer" in self.run(checkout, *job).stderr
+
+
+class TestJava:
+    """Spark runs on it, and no Python package brings it."""
+
+    def run(self, **env: str) -> str:
+        done = mergus("spark", "--sql", "SELECT 1", "--uri", NOBODY, **env)
+        assert done.returncode == 1
+        return done.stderr
+
+    def test_a_machine_without_java_is_told_which_to_install(self, tmp_path: Path) -> None:
+        said = self.run(PATH=str(tmp_path))
+        assert said.startswith(
+            "error: Spark needs Java 17: install it (Debian and Ubuntu: apt-get install openjdk-17-jre"
+        )
+
+    def test_a_java_home_without_java_is_named(self, tmp_path: Path) -> None:
+        assert f"JAVA_HOME is {tmp_path}, and has no bin/java. Spark needs Java 17" in self.run(JAVA_HOME=str(tmp_path))
+
+    @pytest.mark.parametrize(("version", "major"), [("11.0.22", 11), ("1.8.0_402", 8)])
+    def test_an_old_java_is_told(self, tmp_path: Path, version: str, major: int) -> None:
+        program = tmp_path / "bin/java"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-16' >&2\n")
+        program.chmod(0o755)
+        assert f"{program} is Java {major}. Spark needs Java 17" in self.run(JAVA_HOME=str(tmp_path))
+
+    def test_with_java_the_server_is_asked(self) -> None:
+        assert "no answer" in self.run(**{k: v for k, v in os.environ.items() if k == "JAVA_HOME"})

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from mergus.config import Settings
 from mergus.errors import SetupError
+from mergus.extras import install_command
 
 if TYPE_CHECKING:
     from mergus.otel import Otel
@@ -75,7 +76,8 @@ def check(settings: Settings) -> None:
         from mergus import otel
     except ImportError as e:
         raise SetupError(
-            f"MERGUS_TRACING is {settings.tracing}, and {e.name} is not installed: install mergus[otel], or unset it"
+            f"MERGUS_TRACING is {settings.tracing}, and {e.name} is not installed; unset it, or install its packages "
+            f"with: {install_command('otel')}"
         ) from None
     otel.check()
 

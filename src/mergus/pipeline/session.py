@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from mergus.client import Address, Client
 from mergus.errors import SetupError
+from mergus.extras import install_command
 from mergus.pipeline import versions
 from mergus.pipeline.catalog_settings import CATALOG, catalog_settings
+from mergus.pipeline.java import check_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,8 +64,10 @@ def spark_session(
         import pyspark
         from pyspark.sql import SparkSession
     except ImportError:
-        raise SetupError("Spark is not installed: pip install 'mergus[spark]'") from None
+        raise SetupError(f"Spark is not installed; install it with: {install_command('spark')}") from None
     active = SparkSession.getActiveSession()
+    if active is None:
+        check_java()
     ours = settings(address, catalog=catalog, spark=pyspark.__version__)
     if active is not None:
         if active.conf.get(f"spark.sql.catalog.{catalog}.uri", None) not in {None, address.base}:

@@ -36,6 +36,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mergus.errors import SetupError
+from mergus.extras import install_command
 from mergus.pipeline.partitioning import partition
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -223,7 +224,7 @@ def _yaml(text: str) -> object:
     try:
         import yaml
     except ImportError:
-        raise SetupError("YAML is not installed: pip install 'mergus[spark]', or write TOML") from None
+        raise SetupError(f"YAML is not installed; write TOML, or install it with: {install_command('spark')}") from None
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as e:
