@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mergus.cli import main
 from mergus.config import Settings, hide_password, load_settings, reference
 from mergus.errors import SetupError
 from mergus.serve import environment
@@ -21,23 +22,6 @@ NOBODY = "http://127.0.0.1:1"
 SPARK_PACKAGES = " ".join(
     tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["spark"]
 )
-COMMANDS = [
-    "serve",
-    "listen",
-    "init",
-    "doctor",
-    "dev",
-    "demo",
-    "config",
-    "properties",
-    "status",
-    "smoke",
-    "clients",
-    "grants",
-    "spark",
-    "pipeline",
-    "backends",
-]
 
 
 def mergus(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -48,11 +32,17 @@ def mergus(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_names_every_command_and_every_command_has_help() -> None:
     shown = mergus("--help").stdout
-    for command in COMMANDS:
+    for command in main.commands:
         assert re.search(rf"^  {command} +\w", shown, re.MULTILINE), command
         own = mergus(command, "--help")
         assert own.returncode == 0
         assert len(own.stdout) > 100
+
+
+def test_readme_lists_every_command() -> None:
+    section = (ROOT / "README.md").read_text().split("## The command line\n")[1].split("\n## ")[0]
+    listed = section.partition("lists the commands: ")[2].partition(". From a checkout")[0]
+    assert sorted(re.findall(r"`(\w+)`", listed)) == sorted(main.commands)
 
 
 def test_the_reference_in_operations_is_that_of_the_settings() -> None:
