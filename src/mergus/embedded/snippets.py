@@ -1,4 +1,5 @@
-"""How to connect, ready to paste. Keys and passwords stay in connection.env: what is printed may end in a log."""
+"""Examples of how to connect, ready to paste. They print no key or password, since output may end in a log: those are
+in connection.env."""
 
 import shlex
 from pathlib import Path
