@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+import shutil
 import signal
 import threading
 import time
@@ -23,7 +24,9 @@ from pydantic import SecretStr
 from mergus.app import create_app
 from mergus.catalog.lake import open_lake
 from mergus.config import Settings
+from mergus.ducklake import session
 from mergus.rest.operations import OPERATIONS
+from mergus.setup import initialise
 from tests.support import lakes, servers, views
 from tests.support.lakes import TestLake
 from tests.support.listeners import eventually
@@ -286,6 +289,24 @@ class TestReadiness:
             assert ready.json()["checks"]["postgres"] == "ok"
             assert ready.json()["checks"]["storage"] != "ok"
             assert running.http.get(running.namespaces).status_code == 200
+
+    def test_ready_on_an_adopted_local_lake_whose_directory_duckdb_has_not_made_yet(self, tmp_path: Path) -> None:
+        directory = tmp_path / "not there" / "data"
+        with lakes.database() as dsn:
+            settings = lakes.plain_lake(dsn, data_path=f"{directory}/")
+            shutil.rmtree(tmp_path / "not there", ignore_errors=True)
+            initialise(settings, lakes.quiet)
+            (tmp_path / "server").mkdir()
+            with servers.server(settings, tmp_path / "server", wait=False) as running:
+                servers.wait_for(running, "/readyz", 200)
+                assert not directory.exists()
+                # a directory that files should be in is another matter
+                session.attach(settings).execute("CREATE TABLE t AS SELECT range i FROM range(100)").close()
+                assert running.http.get("/readyz").status_code == 200
+                directory.rename(tmp_path / "lost")
+                ready = running.http.get("/readyz")
+                assert ready.status_code == 503
+                assert ready.json()["checks"]["storage"] == "failed: FileNotFoundError"
 
     def test_h25_not_ready_with_a_catalog_of_another_version(self, tmp_path: Path) -> None:
         with lakes.lake() as lake, servers.server(lake.settings, tmp_path) as running:
