@@ -3,11 +3,13 @@
 Free text never carries a secret: everything that goes through here is passed by `hide_password` first.
 """
 
+import json
 import logging
+import re
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -17,6 +19,18 @@ from mergus.config import Settings, hide_password
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 log = logging.getLogger("mergus")
+
+# Of what a client wrote, or of what quotes it.
+_MOST_CHARACTERS: Final = 500
+# What needs no quotes in a line of text.
+_PLAIN: Final = re.compile(r"[^\s\"]+")
+
+
+def foreign_text(text: str) -> str:
+    """For a field of a line: what somebody else wrote, on one line, not long, and without a password."""
+    shown = hide_password(text[: 4 * _MOST_CHARACTERS])
+    cut = shown[:_MOST_CHARACTERS] + ("…" if len(shown) > _MOST_CHARACTERS else "")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
 
 
 class JsonFormatter(logging.Formatter):
@@ -39,13 +53,20 @@ class JsonFormatter(logging.Formatter):
 
 class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {k}={v}" for k, v in getattr(record, "fields", {}).items())
+        fields = "".join(f" {k}={_quoted(v)}" for k, v in getattr(record, "fields", {}).items())
         rid = f" request_id={r}" if (r := request_id.get()) else ""
         trace = f" trace_id={t}" if (t := tracing.trace_id()) else ""
         text = f"{record.levelname:<7} {record.name}: {record.getMessage()}{fields}{rid}{trace}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return hide_password(text)
+
+
+def _quoted(value: object) -> object:
+    """A text with spaces in it cannot be taken for another field."""
+    if not isinstance(value, str) or _PLAIN.fullmatch(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def configure(settings: Settings) -> None:

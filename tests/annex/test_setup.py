@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import duckdb
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -20,7 +21,7 @@ from mergus.errors import SetupError
 from mergus.serve import environment
 from mergus.setup import initialise, uninitialise
 from tests.support import lakes, servers
-from tests.support.lakes import TestLake, quiet
+from tests.support.lakes import TestLake, plain_lake, quiet
 from tests.support.servers import error_of
 
 EVERYTHING = """
@@ -33,13 +34,6 @@ EVERYTHING = """
     UNION ALL SELECT 'schema', nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\\_%'
     ORDER BY 1, 2
 """
-
-
-def plain_lake(dsn: str, **changes: object) -> Settings:
-    """A lake made by DuckDB alone."""
-    settings = lakes.settings_for(dsn, **changes)
-    session.attach(settings, settings.data_path).close()
-    return settings
 
 
 def contents(settings: Settings) -> dict[str, list[tuple[Any, ...]]]:
@@ -312,7 +306,7 @@ def test_views_of_before_begin_where_it_is_known_that_they_were(monkeypatch: pyt
         settings = lakes.settings_for(dsn)
         with monkeypatch.context() as then:
             then.setattr(migrate, "migrations", lambda: [m for m in every if m.number < 10])
-            then.setattr(migrate, "TRIGGERS", [t for t in migrate.TRIGGERS if t[2] != "tell_conflicts"])
+            then.setattr(migrate, "TRIGGERS", [t for t in migrate.TRIGGERS if t[2] != "refuse_lost_deletes"])
             initialise(settings, quiet)
         lake = TestLake(settings)
         session.attach(settings).execute("CREATE SCHEMA s; CREATE SCHEMA t").close()
@@ -321,3 +315,55 @@ def test_views_of_before_begin_where_it_is_known_that_they_were(monkeypatch: pyt
         initialise(settings, quiet)
         found = lake.sql("SELECT view_uuid, begin_snapshot, end_snapshot FROM iceberg_view ORDER BY begin_snapshot")
         assert found == [(beside, 0, None), (alone, 2, None)]
+
+
+def test_words_that_earlier_versions_added_to_commits_go_and_deletes_stay_protected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    every = migrate.migrations()
+    earlier = ("mergus_tell_conflicts", "BEFORE INSERT ON ducklake_snapshot_changes FOR EACH ROW", "tell_conflicts")
+    with lakes.database() as dsn:
+        settings = lakes.settings_for(dsn)
+        with monkeypatch.context() as then:
+            then.setattr(migrate, "migrations", lambda: [m for m in every if m.number < 17])
+            kept = [t for t in migrate.TRIGGERS if t[2] != "refuse_lost_deletes"]
+            then.setattr(migrate, "TRIGGERS", [*kept, earlier])
+            initialise(settings, quiet)
+        lake = TestLake(settings)
+        with session.attach(settings) as db, session.attach(settings) as other:
+            db.execute("CREATE TABLE t (i INTEGER)")
+            db.execute("INSERT INTO t SELECT range FROM range(100)")
+            db.execute("INSERT INTO t SELECT range + 100 FROM range(100)")
+            db.execute("DELETE FROM t WHERE i >= 150")
+            db.execute("INSERT INTO t SELECT range + 200 FROM range(100)")
+            db.execute("CALL ducklake_merge_adjacent_files('lake', 't')")
+            db.execute("CALL ducklake_rewrite_data_files('lake', 't', delete_threshold => 0.1)")
+            db.execute("DELETE FROM t WHERE i = 5")
+            before = [words for *_, words in lake.snapshots()]
+            assert before[-3:] == [
+                "merge_adjacent:1,inserted_into_table:1",
+                "rewrite_delete:1,inserted_into_table:1",
+                "inlined_delete:1,deleted_from_table:1",
+            ]
+            # as commits of ours say it, whatever ends or deletes rows; and a table's name
+            others = [
+                "deleted_from_table:1,inlined_delete:1",
+                'created_table:"s"."a,inlined_delete:1,deleted_from_table:1"',
+            ]
+            for number, words in enumerate(others, -2):
+                lake.sql("INSERT INTO ducklake_snapshot_changes VALUES (%s, '')", number)
+                lake.sql("UPDATE ducklake_snapshot_changes SET changes_made = %s WHERE snapshot_id = %s", words, number)
+            initialise(settings, quiet)
+            after = [words for *_, words in lake.snapshots()]
+            assert after == [*before[:-3], "merge_adjacent:1", "rewrite_delete:1", "inlined_delete:1"]
+            found = lake.sql(
+                "SELECT changes_made FROM ducklake_snapshot_changes WHERE snapshot_id < 0 ORDER BY snapshot_id"
+            )
+            assert found == [(words,) for words in others]
+            other.execute("BEGIN")
+            other.execute("DELETE FROM t WHERE i = 120")
+            db.execute("CALL ducklake_rewrite_data_files('lake', 't', delete_threshold => 0)")
+            db.execute("CALL ducklake_merge_adjacent_files('lake', 't')")
+            with pytest.raises(duckdb.TransactionException, match="another transaction has compacted it"):
+                other.execute("COMMIT")
+        assert lake.sql("SELECT proname FROM pg_proc WHERE proname = 'tell_conflicts'") == []

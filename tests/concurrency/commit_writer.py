@@ -23,7 +23,7 @@ from mergus.ducklake.session import attach
 from tests.support import loads
 
 # What DuckDB says when somebody else was faster; "write-write" and the primary key are the catalog's own words for it.
-CONFLICTS = ("conflict", "primary key", "unique", "concurrent")
+CONFLICTS = ("conflict", "cannot commit", "primary key", "unique", "concurrent")
 
 TRIES = 5
 

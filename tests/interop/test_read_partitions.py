@@ -137,6 +137,19 @@ def test_h19_specs_come_and_go_and_files_of_all_of_them_are_read(served: Served)
     assert found_by(served, story, "s IS NULL", iceberg="s is null") == [(2, None)]
 
 
+def test_the_spec_without_partitions_stays_listed_when_a_table_is_partitioned(served: Served) -> None:
+    """As Iceberg's library keeps the specs that a table had, whether files of them are left or not."""
+    story = served.story("unpartitioned_stays").run(
+        *("CREATE TABLE t(i INTEGER, s VARCHAR)", "ALTER TABLE t SET PARTITIONED BY (s)"),
+        "INSERT INTO t SELECT range, 'p' || range % 3 FROM range(30)",
+    )
+    found = story.agree()
+    first, by_column = found.metadata["partition-specs"]
+    assert first == {"spec-id": 0, "fields": []}
+    assert [f["name"] for f in by_column["fields"]] == ["s"]
+    assert found.metadata["default-spec-id"] == by_column["spec-id"]
+
+
 def test_a_partition_column_that_was_dropped_or_renamed(served: Served) -> None:
     story = served.story("dropped_source").run(
         *("CREATE TABLE t(i INTEGER, s VARCHAR, d DATE)", "ALTER TABLE t SET PARTITIONED BY (s, year(d))"),

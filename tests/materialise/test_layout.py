@@ -3,9 +3,21 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.catalog import MetastoreCatalog
 
 from mergus.errors import SetupError
-from mergus.materialise.layout import Layout, ManifestName, digest, digest_in, metadata_as_of, root_beside, rows_range
+from mergus.materialise.layout import (
+    Layout,
+    ManifestName,
+    digest,
+    digest_in,
+    is_metadata_of,
+    is_ours,
+    metadata_as_of,
+    metadata_version,
+    root_beside,
+    rows_range,
+)
 from mergus.storage.location import Location
 
 ROOT = Location.parse("s3://bucket/lake/data-iceberg")
@@ -36,12 +48,29 @@ def test_rows_of_every_snapshot_begin_after_none() -> None:
     assert rows_range(str(LAYOUT.rows(-1, 7, b"x"))) == (-1, 7)
 
 
-@given(st.integers(0, 10**9), ids)
-def test_a_metadata_file_says_in_its_name_what_it_knows_of(version: int, as_of: int) -> None:
-    path = str(LAYOUT.metadata(version, as_of, digest(b"core")))
-    assert metadata_as_of(path) == as_of
+@given(st.integers(0, 10**9), st.integers(0, 2**60 - 1), st.binary(max_size=50))
+def test_a_metadata_file_says_in_its_name_what_it_knows_of(version: int, as_of: int, core: bytes) -> None:
+    path = str(LAYOUT.metadata(version, as_of, digest(core)))
+    assert (metadata_version(path), metadata_as_of(path)) == (version, as_of)
+    assert is_ours(path)
+    assert is_metadata_of(path, digest(core))
+    assert not is_metadata_of(path, digest(b"other than " + core))
     # its hash is not one of the whole content
     assert digest_in(path) is None
+
+
+@given(st.integers(0, 10**9), st.integers(0, 2**60 - 1))
+def test_a_metadata_file_has_a_name_from_which_pyiceberg_reads_its_version(version: int, as_of: int) -> None:
+    path = str(LAYOUT.metadata(version, as_of, digest(b"core")))
+    assert MetastoreCatalog._parse_metadata_version(path) == version  # pyright: ignore[reportPrivateUsage]
+
+
+def test_names_that_metadata_files_had_earlier_are_known() -> None:
+    path = f"s3://b/t/metadata/00012-345-{digest(b'core')}.metadata.json"
+    assert (metadata_version(path), metadata_as_of(path)) == (12, 345)
+    assert is_ours(path)
+    assert is_metadata_of(path, digest(b"core"))
+    assert not is_metadata_of(path, digest(b"other"))
 
 
 @pytest.mark.parametrize(
@@ -50,6 +79,7 @@ def test_a_metadata_file_says_in_its_name_what_it_knows_of(version: int, as_of: 
         "s3://b/t/metadata/0a1b2c3d-m0.avro",
         "s3://b/t/metadata/files-data-1-2.avro",
         "s3://b/t/metadata/v3.metadata.json",
+        "s3://b/t/metadata/00003-6c97e413-d51b-4538-ac70-12fe2a85cb83.metadata.json",
         "s3://b/t/files-data-1-2-00000000000000000000000000000000.avro/x",
         "",
     ],

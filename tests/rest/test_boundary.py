@@ -4,11 +4,13 @@ import asyncio
 import json
 import logging
 import re
+import shutil
 import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import duckdb
@@ -17,13 +19,18 @@ import psutil
 import psycopg
 import pytest
 from fastapi import Response
+from hypothesis import given
+from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
 
 from mergus.app import create_app
 from mergus.catalog.lake import open_lake
-from mergus.config import Settings
+from mergus.config import Settings, hide_password
+from mergus.ducklake import session
+from mergus.logs import TextFormatter, foreign_text
 from mergus.rest.operations import OPERATIONS
+from mergus.setup import initialise
 from tests.support import lakes, servers, views
 from tests.support.lakes import TestLake
 from tests.support.listeners import eventually
@@ -75,6 +82,67 @@ def test_a_request_is_one_json_line_with_operation_status_and_id(server: Server)
     assert line["status"] == 404
     assert line["method"] == "GET"
     assert line["milliseconds"] > 0
+
+
+def logged(server: Server, request_id: str) -> dict[str, Any]:
+    """The one line of a request; it is written after the answer is sent."""
+
+    def lines() -> list[dict[str, Any]]:
+        every = map(json.loads, server.log.read_text().splitlines())
+        return [line for line in every if line.get("request_id") == request_id and line["message"] == "request"]
+
+    eventually(lambda: bool(lines()), 10, lines)
+    (line,) = lines()
+    return line
+
+
+def test_the_line_of_a_refused_write_says_why_and_which_table_it_is_about(server: Server) -> None:
+    server.http.post(server.namespaces, json={"namespace": ["refused"]}).raise_for_status()
+    schema = {"type": "struct", "fields": [{"id": 1, "name": "i", "type": "fixed[7]", "required": False}]}
+    headers = {"X-Request-ID": "refused-create"}
+    answer = server.http.post(server.path("refused") + "/tables", json={"name": "t", "schema": schema}, headers=headers)
+    told = answer.json()["error"]
+    line = logged(server, "refused-create")
+    assert (line["status"], line["operation"]) == (told["code"], "createTable")
+    assert (line["error"], line["reason"]) == (told["type"], told["message"])
+    assert "refused.t" in line["about"]
+
+
+def test_the_line_of_a_commit_to_several_tables_says_why(server: Server) -> None:
+    change = {"identifier": {"namespace": ["nowhere"], "name": "t"}, "requirements": [], "updates": []}
+    url = f"{server.namespaces.removesuffix('/namespaces')}/transactions/commit"
+    answer = server.http.post(url, json={"table-changes": [change]}, headers={"X-Request-ID": "refused-commit"})
+    line = logged(server, "refused-commit")
+    assert line["reason"] == answer.json()["error"]["message"]
+    assert "nowhere.t" in line["about"]
+
+
+def test_a_request_that_is_granted_has_no_reason(server: Server) -> None:
+    server.http.get(server.namespaces, headers={"X-Request-ID": "granted"}).raise_for_status()
+    assert not {"error", "reason", "about"} & logged(server, "granted").keys()
+
+
+def test_what_a_client_writes_neither_forges_a_line_nor_fills_the_log(server: Server) -> None:
+    forged = 'x" status=200\n{"message":"request","status":200}\x1b[2J\u2028 password=hunter2'
+    answer = server.http.post(
+        server.namespaces, json={"namespace": [forged + "y" * 10_000, ""]}, headers={"X-Request-ID": "forged"}
+    )
+    assert 400 <= answer.status_code < 500
+    line = logged(server, "forged")
+    assert line["status"] == answer.status_code
+    assert len(line["reason"]) < 1000
+    assert "hunter2" not in server.log.read_text()
+
+
+@given(st.text(max_size=3000))
+def test_foreign_text_is_one_line_and_one_field_of_it(text: str) -> None:
+    shown = foreign_text(text)
+    assert shown.isprintable()
+    assert len(shown) <= 12 * 501
+    record = logging.LogRecord("mergus", logging.INFO, "", 0, "request", None, None)
+    record.fields = {"reason": shown, "status": 400}
+    field = json.dumps(shown, ensure_ascii=False) if re.search(r'[\s"]', shown) or not shown else shown
+    assert TextFormatter().format(record) == hide_password(f"INFO    mergus: request reason={field} status=400")
 
 
 def test_no_secret_is_in_the_log(server: Server, lake: TestLake) -> None:
@@ -286,6 +354,24 @@ class TestReadiness:
             assert ready.json()["checks"]["postgres"] == "ok"
             assert ready.json()["checks"]["storage"] != "ok"
             assert running.http.get(running.namespaces).status_code == 200
+
+    def test_ready_on_an_adopted_local_lake_whose_directory_duckdb_has_not_made_yet(self, tmp_path: Path) -> None:
+        directory = tmp_path / "not there" / "data"
+        with lakes.database() as dsn:
+            settings = lakes.plain_lake(dsn, data_path=f"{directory}/")
+            shutil.rmtree(tmp_path / "not there", ignore_errors=True)
+            initialise(settings, lakes.quiet)
+            (tmp_path / "server").mkdir()
+            with servers.server(settings, tmp_path / "server", wait=False) as running:
+                servers.wait_for(running, "/readyz", 200)
+                assert not directory.exists()
+                # a directory that files should be in is another matter
+                session.attach(settings).execute("CREATE TABLE t AS SELECT range i FROM range(100)").close()
+                assert running.http.get("/readyz").status_code == 200
+                directory.rename(tmp_path / "lost")
+                ready = running.http.get("/readyz")
+                assert ready.status_code == 503
+                assert ready.json()["checks"]["storage"] == "failed: FileNotFoundError"
 
     def test_h25_not_ready_with_a_catalog_of_another_version(self, tmp_path: Path) -> None:
         with lakes.lake() as lake, servers.server(lake.settings, tmp_path) as running:

@@ -68,6 +68,17 @@ def test_objects_are_written_read_and_deleted(objects: Objects, place: Location)
     asyncio.run(_round_trip(objects, place))
 
 
+def test_a_local_directory_is_reachable_if_it_is_there_or_can_be_made(objects: Objects, tmp_path: Path) -> None:
+    there, new = Location.parse(str(tmp_path)), Location.parse(f"{tmp_path}/a/b")
+    asyncio.run(objects.reachable(there))
+    asyncio.run(objects.reachable(new, may_be_new=True))
+    with pytest.raises(FileNotFoundError):
+        asyncio.run(objects.reachable(new))
+    (tmp_path / "a").write_text("a file")
+    with pytest.raises(PermissionError):
+        asyncio.run(objects.reachable(new, may_be_new=True))
+
+
 async def _unreachable(objects: Objects) -> None:
     with pytest.raises(Exception, match=r"(?i)bucket"):
         await objects.reachable(Location.parse("s3://no-such-bucket-here/x"))

@@ -110,6 +110,13 @@ class TestLake:
         return snapshots
 
 
+def plain_lake(dsn: str, **changes: object) -> Settings:
+    """Of a lake that DuckDB alone has made."""
+    settings = settings_for(dsn, **changes)
+    session.attach(settings, settings.data_path).close()
+    return settings
+
+
 @contextmanager
 def lake(with_roles: bool = WITH_ROLES, /, **changes: Any) -> Iterator[TestLake]:
     """A set-up lake that goes away with its database."""

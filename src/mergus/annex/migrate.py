@@ -6,8 +6,8 @@
   a large one is adopted without holding up its writers. That waits for transactions that are open, so it is given up
   after a while: everything works without an index, slower, and the next `init` tries again;
 - triggers on `ducklake_snapshot`: a new snapshot is told on channel `<our schema>_snapshot`, an expiry raises the
-  epoch; one on `ducklake_files_scheduled_for_deletion`, which keeps files that other rows need; and one on
-  `ducklake_snapshot_changes`, which makes deletes and compactions that exclude each other known to each other.
+  epoch; one on `ducklake_files_scheduled_for_deletion`, which keeps files that other rows need; and two, on
+  `ducklake_snapshot_changes` and `ducklake_data_file`, which refuse a commit that would lose another's delete.
 
 All of it is under one advisory lock, taken by polling: a process that *waited* for the lock inside a statement
 would hold a snapshot, for which CREATE INDEX CONCURRENTLY waits in turn, forever.
@@ -42,7 +42,12 @@ TRIGGERS: Final[tuple[tuple[LiteralString, LiteralString, LiteralString], ...]] 
         "BEFORE INSERT ON ducklake_files_scheduled_for_deletion FOR EACH ROW",
         "keep_shared_files",
     ),
-    ("mergus_tell_conflicts", "BEFORE INSERT ON ducklake_snapshot_changes FOR EACH ROW", "tell_conflicts"),
+    ("mergus_tell_conflicts", "BEFORE INSERT ON ducklake_snapshot_changes FOR EACH ROW", "refuse_lost_deletes"),
+    (
+        "mergus_tell_merge_conflicts",
+        "AFTER DELETE ON ducklake_data_file REFERENCING OLD TABLE AS gone FOR EACH STATEMENT",
+        "refuse_lost_deletes",
+    ),
 )
 
 # name, table, expression and condition. Every name begins with `mergus_`: that is how they are found again.
@@ -108,6 +113,7 @@ TRIGGER_EXISTS: Final = """
     SELECT EXISTS (SELECT FROM pg_trigger
                    WHERE tgrelid IN (to_regclass('ducklake_snapshot'),
                                      to_regclass('ducklake_snapshot_changes'),
+                                     to_regclass('ducklake_data_file'),
                                      to_regclass('ducklake_files_scheduled_for_deletion'))
                      AND tgname = %s AND tgenabled <> 'D')
 """

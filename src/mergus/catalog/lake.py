@@ -24,7 +24,7 @@ from mergus.config import Settings
 from mergus.ducklake import commit
 from mergus.ducklake.commit import Commit, CommitInfo
 from mergus.ducklake.connect import Conn, Pool, Watch, connection, open_pool
-from mergus.ducklake.metadata import check_served
+from mergus.ducklake.metadata import check_served, has_files
 from mergus.ducklake.snapshots import Head
 from mergus.errors import CommitStateUnknown, InTheWay, MergusError, ServiceUnavailable
 from mergus.faults import point
@@ -209,7 +209,9 @@ class Lake:
     async def check_storage(self) -> None:
         async with self.read() as conn:
             metadata = await check_served(conn, self.settings.metadata_schema)
-        await self.objects.reachable(metadata.location)
+            # DuckDB makes a local directory when it writes the first file
+            is_new = metadata.location.scheme == "file" and not await has_files(conn)
+        await self.objects.reachable(metadata.location, may_be_new=is_new)
 
     def observe_pool(self) -> None:
         stats = self.pool.get_stats()

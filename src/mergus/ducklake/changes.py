@@ -16,8 +16,7 @@ INSERTS: Final = frozenset({"inserted_into_table", "inlined_insert"})
 DATA: Final = INSERTS | {"deleted_from_table", "inlined_delete"}
 FLUSHES: Final = frozenset({"inline_flush", "flushed_inlined"})
 MERGES: Final = frozenset({"merge_adjacent", "compacted_table"})
-COMPACTIONS: Final = MERGES | {"rewrite_delete"}
-LAYOUT: Final = FLUSHES | COMPACTIONS
+LAYOUT: Final = FLUSHES | MERGES | {"rewrite_delete"}
 ALTERED: Final = "altered_table"
 DROPPED: Final = "dropped_table"
 
@@ -125,10 +124,8 @@ def parse(text: str | None) -> list[tuple[str, str]]:
 
 
 def words_about(table_id: int, text: str | None) -> frozenset[str]:
-    """What was done to this table. A merge or rewrite is all that its snapshot does: that it is called an insert, too,
-    is for DuckDB sessions that look for conflicts (0013_maintenance.sql)."""
-    words = frozenset(word for word, subject in parse(text) if subject == str(table_id) and word in DATA | LAYOUT)
-    return words - INSERTS if words & COMPACTIONS else words
+    """What was done to this table."""
+    return frozenset(word for word, subject in parse(text) if subject == str(table_id) and word in DATA | LAYOUT)
 
 
 def tables_named(text: str | None) -> set[int]:

@@ -16,6 +16,7 @@ READ_METADATA: Final = """
     SELECT key, value FROM {}.ducklake_metadata
     WHERE scope IS NULL AND key IN ('version', 'encrypted', 'data_path')
 """
+ANY_FILE: Final = "SELECT EXISTS (SELECT FROM ducklake_data_file WHERE path_is_relative)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,12 @@ async def check_served(conn: AsyncConnection[tuple[Any, ...]], schema: str) -> M
     if metadata.trouble:
         raise ServiceUnavailable(metadata.trouble)
     return metadata
+
+
+async def has_files(conn: AsyncConnection[tuple[Any, ...]]) -> bool:
+    """Whether there is a file below the data path, if only of the past."""
+    row = await (await conn.execute(ANY_FILE)).fetchone()
+    return row is not None and bool(row[0])
 
 
 def check_adoptable(metadata: Metadata, data_path: str | None) -> None:

@@ -21,7 +21,7 @@ from mergus.ducklake.columns import Columns
 from mergus.ducklake.files import DataFile
 from mergus.ducklake.partitions import Specs
 from mergus.iceberg.manifest import PartitionValue
-from mergus.iceberg.partition_spec import PartitionField, PartitionSpec, identity_value
+from mergus.iceberg.partition_spec import UNPARTITIONED, PartitionField, PartitionSpec, identity_value
 from mergus.iceberg.schema import Schema
 
 # Ids of partitionings lie below, the bits of columns above; a spec id has 31 bits.
@@ -75,11 +75,13 @@ class Places:
         return self._with(self.specs.spec(base), lacking) if lacking else self.specs.spec(spec_id)
 
     def listed(self, used: Iterable[int]) -> list[PartitionSpec]:
-        """All partitionings, and of the other specs those that are used; that of no partition first, if it is one."""
+        """All partitionings, and of the other specs those that are used. That of no partition is the first one that a
+        table has, unless a client made the table with another."""
         needed = set(used)
         known = {spec.spec_id: spec for spec in self.specs.all()}
-        if self.specs.unpartitioned.spec_id not in needed and len(known) > 1:
-            del known[self.specs.unpartitioned.spec_id]
+        unpartitioned = self.specs.unpartitioned
+        if unpartitioned != UNPARTITIONED and unpartitioned.spec_id not in needed:
+            del known[unpartitioned.spec_id]
         return [*known.values(), *(self.spec(i) for i in sorted(needed - known.keys()))]
 
     def _with(self, spec: PartitionSpec, lacking: list[Default]) -> PartitionSpec:

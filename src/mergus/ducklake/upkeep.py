@@ -22,9 +22,11 @@ from mergus.ducklake.session import attach, literal
 from mergus.errors import SetupError
 from mergus.logs import log
 
-# In DuckLake's words, and in those of Postgres where DuckLake's statements meet another's.
+# In DuckLake's words, in ours (0017_lost_deletes.sql), and in those of Postgres where DuckLake's statements meet
+# another's.
 _CONFLICTS: Final = (
     "transaction conflict",
+    "transaction cannot commit",
     "could not serialize access",
     "deadlock detected",
     "maximum retry count",

@@ -6,8 +6,9 @@ made, and tried again later. What a job has done to a table it has noted, so who
 A table with more to rewrite than the server should (MERGUS_COMPACT_HANDOVER_BYTES) is flushed here, and named in the
 answer for `mergus pipeline compact`, which does the rest on Spark.
 
-A rewrite is committed only while no row of the table is deleted in Postgres alone: DuckLake would forget such a delete,
-and one that comes in between makes the commit conflict (0013_maintenance.sql).
+A rewrite is committed only while no row of the table is deleted in Postgres alone: the next flush would write such a
+delete to a file that the rewrite has ended, and DuckLake then reads older snapshots wrong. One that comes in between
+makes the commit fail (0017_lost_deletes.sql).
 """
 
 import asyncio

@@ -27,7 +27,11 @@ Kind = Literal["files", "rows"]
 Content = Literal["data", "deletes"]
 
 _MANIFEST: Final = re.compile(r"(files|rows)-(data|deletes)-(\d+)-(\d+)-[0-9a-f]{32}\.avro")
-_METADATA: Final = re.compile(r"\d+-(\d+)-[0-9a-f]{32}\.metadata\.json")
+# earlier versions named them so
+_METADATA_EARLIER: Final = re.compile(r"(\d+)-(\d+)-[0-9a-f]{32}\.metadata\.json")
+_METADATA: Final = re.compile(
+    r"(\d+)-([0-9a-f]{8})-([0-9a-f]{4})-8([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}\.metadata\.json"
+)
 _HASHED: Final = re.compile(r".*-([0-9a-f]{32})\.(?:avro|parquet|puffin)")
 _LIST: Final = re.compile(r"snap-\d+-[0-9a-f]{32}\.avro")
 _DELETES: Final = re.compile(r"deletes-[0-9a-f]{32}\.(?:parquet|puffin)")
@@ -68,19 +72,40 @@ def is_chained(path: str) -> bool:
 def is_ours(path: str) -> bool:
     """Whether only the server gives such names."""
     name = path.rpartition("/")[2]
-    return is_chained(path) or any(kind.fullmatch(name) for kind in (_METADATA, _SIGN))
+    return is_chained(path) or any(kind.fullmatch(name) for kind in (_METADATA, _METADATA_EARLIER, _SIGN))
 
 
 def metadata_version(path: str) -> int | None:
     """The number of the version that a metadata file is."""
     name = path.rpartition("/")[2]
-    return int(name.partition("-")[0]) if _METADATA.fullmatch(name) else None
+    match = _METADATA.fullmatch(name) or _METADATA_EARLIER.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def metadata_as_of(path: str) -> int:
     """The newest snapshot of the lake that a metadata file knows of; -1 if it does not say."""
-    match = _METADATA.fullmatch(path.rpartition("/")[2])
-    return -1 if match is None else int(match[1])
+    name = path.rpartition("/")[2]
+    if (match := _METADATA.fullmatch(name)) is not None:
+        return int(match[2] + match[3] + match[4], 16)
+    match = _METADATA_EARLIER.fullmatch(name)
+    return -1 if match is None else int(match[2])
+
+
+def is_metadata_of(path: str, core_digest: str) -> bool:
+    """Whether a metadata file of ours says this, whatever its version is."""
+    version, as_of = metadata_version(path), metadata_as_of(path)
+    if version is None:
+        return False
+    earlier = f"{version:05}-{as_of}-{core_digest}.metadata.json"
+    return path.rpartition("/")[2] in (_metadata_name(version, as_of, core_digest), earlier)
+
+
+def _metadata_name(version: int, as_of: int, core_digest: str) -> str:
+    """A number and a UUID, since clients count on both: PyIceberg reads no version from another name. The UUID is of
+    the kind that is free to use (8): 60 bits are the snapshot, 62 of the hash."""
+    known, hashed = f"{as_of:015x}", int(core_digest[:16], 16) | 1 << 63
+    last = f"{hashed & ~(1 << 62):016x}"
+    return f"{version:05}-{known[:8]}-{known[8:12]}-8{known[12:]}-{last[:4]}-{last[4:]}.metadata.json"
 
 
 def root_beside(data_path: Location, given: str | None) -> Location:
@@ -120,7 +145,7 @@ class Layout:
 
     def metadata(self, version: int, as_of: int, core_digest: str) -> Location:
         """`as_of` is the newest snapshot of the lake that it knows of: which of two versions is the newer one."""
-        return self.directory / f"metadata/{version:05}-{as_of}-{core_digest}.metadata.json"
+        return self.directory / f"metadata/{_metadata_name(version, as_of, core_digest)}"
 
     def past_metadata(self, data: bytes) -> Location:
         """Of the table as it was at an older snapshot; no version of it."""

@@ -16,7 +16,7 @@ from mergus.ducklake import snapshots
 from mergus.ducklake.connect import Pool, connection
 from mergus.errors import ServiceUnavailable
 from mergus.iceberg.metadata import TableMetadata
-from mergus.materialise.layout import Layout, digest, metadata_as_of
+from mergus.materialise.layout import Layout, digest, is_metadata_of, metadata_as_of
 from mergus.materialise.metadata import describe, render
 from mergus.materialise.table import Materialised
 from mergus.metrics import timed
@@ -78,7 +78,7 @@ async def _write(pool: Pool, objects: Objects, table: Materialised, core: TableM
         newest = log[-1] if log else None
         known = metadata_as_of(newest.location) if newest else -1
         is_late = known > view.as_of and known <= (await snapshots.head(conn)).snapshot_id
-    if newest is not None and newest.location.endswith(f"-{name}.metadata.json"):
+    if newest is not None and is_metadata_of(newest.location, name):
         described = replace(_after(core, log[:-1]), last_updated_ms=newest.updated_ms)
         data, location = render(described), Location.parse(newest.location)
         if await objects.size(location) != len(data):

@@ -1,7 +1,8 @@
 """The outermost layer: everything that is the same for every request.
 
 Gives it a request id, lets the router see the path undecoded, bounds the body, answers what nobody caught, and
-writes one log line and one observation. Plain ASGI: an answer passes through without being copied.
+writes one log line, with the reason of a refusal, and one observation. Plain ASGI: an answer passes through without
+being copied.
 """
 
 import logging
@@ -19,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mergus import logs
+from mergus.access.context import RequestContext
 from mergus.catalog.lake import Lake
 from mergus.errors import PayloadTooLarge
 from mergus.metrics import IN_FLIGHT, LATENCY, REQUESTS
@@ -68,9 +70,12 @@ class Boundary:
             self._observe(scope, status, time.perf_counter() - start, quiet=True)
             return
         status = 0
+        refusal = b""
 
         async def numbered_send(message: Message) -> None:
-            nonlocal status
+            nonlocal status, refusal
+            if message["type"] == "http.response.body" and 400 <= status < 500:
+                refusal = refusal or message.get("body", b"")
             if message["type"] == "http.response.start":
                 status = message["status"]
                 sent = list(message["headers"])
@@ -96,7 +101,7 @@ class Boundary:
         finally:
             IN_FLIGHT.dec()
             quiet = scope[OPERATION] in _QUIET and status < 400
-            self._observe(scope, status, time.perf_counter() - start, quiet=quiet)
+            self._observe(scope, status, time.perf_counter() - start, quiet=quiet, refusal=refusal)
 
     def _too_large(self) -> PayloadTooLarge:
         return PayloadTooLarge(f"The request body is larger than {self._max_body_bytes} bytes")
@@ -119,7 +124,7 @@ class Boundary:
 
         return bounded_receive
 
-    def _observe(self, scope: Scope, status: int, seconds: float, *, quiet: bool) -> None:
+    def _observe(self, scope: Scope, status: int, seconds: float, *, quiet: bool, refusal: bytes = b"") -> None:
         operation = scope[OPERATION]
         _requests(operation, status).inc()
         _latency(operation).observe(seconds)
@@ -132,8 +137,23 @@ class Boundary:
             "path": scope["path"],
             "status": status,
             "milliseconds": round(seconds * 1000, 2),
+            **_refusal(scope, refusal),
         }
         logs.log.log(level, "request", extra={"fields": fields})
+
+
+def _refusal(scope: Scope, body: bytes) -> dict[str, str]:
+    """Why a request was refused, as the client was told, which may show it to nobody; and what it was about, as far as
+    that was found out."""
+    told = errors.read_error(body)
+    if told is None:
+        return {}
+    fields = {"error": told[0], "reason": told[1]}
+    context: RequestContext | None = scope.get("state", {}).get("context")
+    if context is not None:
+        resources = [passed.resource for passed in context.passed] + ([context.refused] if context.refused else [])
+        fields["about"] = ", ".join(dict.fromkeys(map(str, resources)))
+    return {name: logs.foreign_text(text) for name, text in fields.items() if text}
 
 
 def _request_ids() -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -31,6 +32,18 @@ def install(app: FastAPI) -> None:
 
 def error_body(error: ApiError) -> dict[str, dict[str, str | int]]:
     return {"error": {"message": error.message, "type": error.type, "code": error.status}}
+
+
+def read_error(body: bytes) -> tuple[str, str] | None:
+    """Type and message of an answer that is an error, also of one in OAuth's words; None of another."""
+    try:
+        answer = orjson.loads(body)
+        error = answer["error"]
+        if isinstance(error, str):
+            return error, str(answer.get("error_description", ""))
+        return str(error["type"]), str(error["message"])
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return None
 
 
 def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:

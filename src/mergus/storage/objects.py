@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -228,11 +229,12 @@ class Objects:
             async for chunk in _list(self._store(directory), directory.key, chunk_size=LIST_AT_ONCE):
                 yield [found for meta in chunk if (found := _listed(directory, meta)) is not None]
 
-    async def reachable(self, location: Location) -> None:
+    async def reachable(self, location: Location, *, may_be_new: bool = False) -> None:
         """Raises unless the store answers for this place; one small request, and nothing is written. A listing, since
-        a GET in a bucket that is not there looks like a GET of an object that is not there."""
-        if location.scheme == "file" and not await asyncio.to_thread(Path(f"/{location.key}").is_dir):
-            raise FileNotFoundError(f"there is no directory {location}")
+        a GET in a bucket that is not there looks like a GET of an object that is not there. A directory that
+        `may_be_new` is there, or can be made."""
+        if location.scheme == "file":
+            await asyncio.to_thread(_check_directory, Path(f"/{location.key}"), may_be_new)
         nothing = location / f".mergus-probe-{uuid4()}"
         await obstore.list_with_delimiter_async(self._store(location), nothing.key)  # pyright: ignore[reportUnknownMemberType]
 
@@ -246,6 +248,16 @@ class Objects:
         if location.scheme == "file":
             return LocalStore("/", mkdir=False)
         return _open_s3(location.bucket, self._settings)
+
+
+def _check_directory(directory: Path, may_be_new: bool) -> None:
+    if directory.is_dir():
+        return
+    if not may_be_new:
+        raise FileNotFoundError(f"there is no directory {directory}")
+    above = next(path for path in directory.parents if path.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise PermissionError(f"directory {directory} cannot be made in {above}")
 
 
 def _open_s3(bucket: str, settings: Settings) -> S3Store:
