@@ -17,6 +17,7 @@ HEAVY = (
     "tests/embedded/test_dev.py",
     "tests/faults/",
     "tests/interop/test_time_travel.py",
+    "tests/interop/test_trino.py",
     "tests/interop/test_views_past.py",
     "tests/machine/",
     "tests/maintenance/test_killed.py",

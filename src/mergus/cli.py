@@ -71,7 +71,7 @@ def dev(host: str | None, port: int | None, workers: int | None, warehouse: str 
 def serve(host: str | None, port: int | None, workers: int | None, no_init: bool) -> None:
     """Serve the Iceberg REST catalog of the lake that the settings name.
 
-    Sets the lake up first, as `mergus init` does; that costs two queries when there is nothing to do.
+    Sets the lake up first, as `mergus init` does; that costs three queries when there is nothing to do.
     """
     from mergus.serve import serve as run
     from mergus.setup import initialise

@@ -176,6 +176,12 @@ class Settings(BaseSettings):
         "`file://` locations with spaces between them. A table's `location`, and the files that a commit names, must "
         "lie in one of them, or where the lake keeps the table itself.",
     )
+    purge_requested: Literal["purge", "drop"] = Field(
+        "purge",
+        description="What a drop with `purgeRequested` does. `purge`: the table leaves all snapshots at once, and its "
+        "files are deleted. `drop`: it is dropped as without it, can be brought back, and its files go when its "
+        "snapshots expire. Trino asks for a purge with every `DROP TABLE`.",
+    )
     staged_seconds: int = Field(
         86_400,
         ge=1,

@@ -4,16 +4,23 @@ A new catalog is made by the ducklake extension, so it is exactly what DuckDB ma
 it is, but for what `annex.migrate` adds beside it.
 """
 
+import asyncio
 from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
 
 from mergus.annex import migrate
 from mergus.annex.migrate import Progress
 from mergus.config import Settings
 from mergus.ducklake import session
-from mergus.ducklake.connect import connect
+from mergus.ducklake.connect import connect, dedicated, meaningful
 from mergus.ducklake.metadata import Metadata, check_adoptable, read_metadata
-from mergus.errors import SetupError
+from mergus.errors import ApiError, SetupError
+from mergus.maintenance.moving import has_files_to_move, move_delete_files
+from mergus.materialise.layout import root_beside
 from mergus.storage.location import Location
+from mergus.storage.objects import Objects
 from mergus.storage.place import ensure_place
 
 
@@ -32,6 +39,7 @@ def initialise(settings: Settings, progress: Progress) -> Initialised:
         if metadata is not None:
             check_adoptable(metadata, settings.new_data_path)
             if not migrate.pending(conn, settings):
+                _move_delete_files(conn, settings, metadata, progress)
                 return Initialised(False, metadata)
         with migrate.exclusive(conn, settings, progress):
             # looked at again under the lock: another process may have made it meanwhile
@@ -43,7 +51,30 @@ def initialise(settings: Settings, progress: Progress) -> Initialised:
                 raise SetupError(f"DuckDB made the lake, but its tables are not in schema {settings.metadata_schema}")
             check_adoptable(metadata, settings.new_data_path)
             migrate.apply(conn, settings, progress, in_use=not created)
+        _move_delete_files(conn, settings, metadata, progress)
     return Initialised(created, metadata)
+
+
+def _move_delete_files(
+    conn: Connection[tuple[Any, ...]], settings: Settings, metadata: Metadata, progress: Progress
+) -> None:
+    """Who may set up a lake may have no keys for its objects: then a sweep does it."""
+    try:
+        root = root_beside(metadata.location, settings.iceberg_path)
+    except SetupError:
+        # there is none: who serves the lake is told
+        return
+    if not has_files_to_move(conn, root):
+        return
+
+    async def move() -> int:
+        async with meaningful(), dedicated(settings, "mergus init") as own:
+            return await move_delete_files(own, Objects(settings), root)
+
+    try:
+        progress(f"moved {asyncio.run(move())} delete files out of the locations of tables")
+    except ApiError as e:
+        progress(f"delete files stay in the locations of tables until the next sweep: {e.message}")
 
 
 def uninitialise(settings: Settings, progress: Progress) -> None:

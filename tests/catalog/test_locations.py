@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -107,8 +108,52 @@ def test_places_that_may_not(text: str) -> None:
 
 def test_nothing_is_decoded() -> None:
     assert PLACES.check(f"{ROOT}/t/%74/x").parts[-2] == "%74"
-    with pytest.raises(BadRequest, match="another table"):
+    with pytest.raises(BadRequest, match="other tables have theirs"):
         PLACES.check(f"{ROOT}/%74/x")
+
+
+HOME = PREMISES.home_of(UUID(int=7))
+
+
+@pytest.mark.parametrize("name", ["t", "t-0123abcd", "a/b", "a%2Fb", "größe", "t'; --"])
+def test_a_directory_may_be_chosen_below_the_location_of_the_namespace(name: str) -> None:
+    places = replace(PLACES, home=HOME)
+    assert places.check_directory(f"{HOME}/{name}") == HOME / name
+    # but no single file, which would be nobody's
+    with pytest.raises(BadRequest):
+        places.check(f"{HOME}/{name}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        str(HOME),
+        f"{HOME}/",
+        f"{HOME}/..",
+        f"{HOME}/%2e%2e/x",
+        f"{HOME}/taken",
+        f"{HOME}/taken/below",
+        f"{HOME}/above",
+        # another namespace's, or nobody's
+        f"{PREMISES.home_of(UUID(int=8))}/t",
+        f"{ROOT}/schemas/t",
+        f"{ROOT}/schemas",
+        f"{ROOT}/ducklake/{UUID(int=9)}",
+        f"{ROOT}/ducklake/x",
+        f"{ROOT}/new",
+    ],
+)
+def test_no_other_directory_below_the_root_may_be_chosen(text: str) -> None:
+    places = replace(PLACES, home=HOME, others=[HOME / "taken", HOME / "above/taken"])
+    with pytest.raises(BadRequest):
+        places.check_directory(text)
+
+
+def test_who_may_have_none_below_the_root_is_told_where_to_have_one() -> None:
+    with pytest.raises(BadRequest) as raised:
+        replace(PLACES, home=HOME).check_directory(f"{ROOT}/new")
+    assert "another table" not in raised.value.message
+    assert f"choose one below the namespace's location {HOME}" in raised.value.message
 
 
 def test_what_the_lake_keeps_is_not_allowed_by_a_setting_that_is_wider() -> None:

@@ -44,7 +44,8 @@ def test_spark_describes_and_alters_a_namespace(spark: SparkSession, lake_name: 
     spark.sql(f"ALTER NAMESPACE {lake_name}.described SET PROPERTIES ('k' = 'w', 'more' = 'yes')")
     rows = {row[0]: row[1] for row in spark.sql(f"DESCRIBE NAMESPACE EXTENDED {lake_name}.described").collect()}
     assert rows["Comment"] == "first"
-    assert rows["Location"] == f"{lake.settings.data_path}described/"
+    (uuid,) = lake.sql("SELECT schema_uuid FROM ducklake_schema WHERE schema_name = 'described'")[0]
+    assert rows["Location"] == f"{str(lake.settings.data_path).rstrip('/')}-iceberg/schemas/{uuid}/"
     assert "(k,w)" in rows["Properties"]
     assert "(more,yes)" in rows["Properties"]
 

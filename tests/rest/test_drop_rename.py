@@ -172,3 +172,17 @@ def test_renames_that_cannot_be(server: Server, lake: TestLake, bucket: Bucket, 
         answer = server.http.post("/v1/lake/tables/rename", json=body)
         assert error_of(answer) == (400, "BadRequestException")
     assert everything(lake) == before
+
+
+def test_a_purge_may_be_a_drop_by_setting(
+    lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, schema = tmp_path_factory.mktemp("dropping"), "purge_is_drop"
+    with servers.server(lake.settings, folder, listener="off", purge_requested="drop") as server:
+        new_table(server, bucket, schema).append(1)
+        at = lake.snapshots()[-1][0]
+        assert drop(server, schema, purge=True).status_code == 204
+        assert db.execute(f"SELECT count(*) FROM {schema}.t AT (VERSION => {at})").fetchone() == (3,)
+        undone = server.http.post(f"/v1/lake/admin/namespaces/{schema}/undrop", json={"name": "t"})
+        assert undone.status_code == 200, undone.text
+        assert in_duckdb(lake, db, schema) == rows(1)

@@ -134,8 +134,10 @@ def test_a_property_change_is_no_snapshot_of_the_lake(server: Server, lake: Test
 
 
 def test_the_location_is_told_and_cannot_be_chosen(server: Server, lake: TestLake) -> None:
-    location = f"{lake.settings.data_path}placed/"
-    assert server.create("placed").json()["properties"]["location"] == location
+    location = server.create("placed").json()["properties"]["location"]
+    (uuid,) = lake.sql("SELECT schema_uuid FROM ducklake_schema WHERE schema_name = 'placed'")[0]
+    assert location == f"{str(lake.settings.data_path).rstrip('/')}-iceberg/schemas/{uuid}/"
+    assert server.create("same", location=location).status_code == 400
     assert server.http.get(server.path("placed")).json()["properties"]["location"] == location
     assert error_of(server.create("elsewhere", location="s3://other/x")) == (400, "BadRequestException")
     assert server.http.head(server.path("elsewhere")).status_code == 404

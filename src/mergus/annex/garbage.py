@@ -84,6 +84,16 @@ REGISTER: Final = """
     FROM metadata_file WHERE location ~ '/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/metadata/[^/]+$'
     ON CONFLICT DO NOTHING
 """
+# Before what is known of a table is forgotten with it.
+REGISTER_CHOSEN: Final = """
+    INSERT INTO chosen_directory (table_uuid, location)
+    SELECT t.table_uuid, l.location FROM table_location l JOIN ducklake_table t USING (table_id)
+    ON CONFLICT DO NOTHING
+"""
+FORGET_CHOSEN: Final = """
+    DELETE FROM chosen_directory c WHERE table_uuid = %(uuid)s
+      AND NOT EXISTS (SELECT FROM table_directory d WHERE d.table_uuid = c.table_uuid)
+"""
 UNREGISTER: Final = """
     DELETE FROM table_directory WHERE table_uuid = %(uuid)s
       AND NOT EXISTS (SELECT FROM ducklake_table t WHERE t.table_uuid = %(uuid)s)
@@ -92,7 +102,8 @@ UNREGISTER: Final = """
 DIRECTORIES: Final = """
     SELECT d.table_uuid, array_remove(array_agg(d.table_id), -1),
            EXISTS (SELECT FROM ducklake_table t WHERE t.table_uuid = d.table_uuid),
-           EXISTS (SELECT FROM staged_table s WHERE s.table_uuid = d.table_uuid)
+           EXISTS (SELECT FROM staged_table s WHERE s.table_uuid = d.table_uuid),
+           ARRAY(SELECT location FROM chosen_directory c WHERE c.table_uuid = d.table_uuid ORDER BY 1)
     FROM table_directory d
     WHERE d.table_uuid > %(after)s GROUP BY d.table_uuid ORDER BY d.table_uuid LIMIT %(limit)s
 """
@@ -163,12 +174,14 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Of all tables that have it or had it; whether DuckLake knows one of them, and whether it is promised."""
+    """Of all tables that have it or had it; whether DuckLake knows one of them, whether it is promised, and the
+    locations that clients chose for them."""
 
     uuid: UUID
     table_ids: Sequence[int]
     known: bool
     staged: bool
+    chosen: Sequence[str]
 
 
 async def add(conn: Conn, table_id: int, paths: Collection[str]) -> None:
@@ -178,7 +191,7 @@ async def add(conn: Conn, table_id: int, paths: Collection[str]) -> None:
 
 async def retire(conn: Conn, previous_versions: str, most_versions: int) -> None:
     """Notes what only a look at DuckLake's rows tells. The property says how many versions of the metadata stay."""
-    await conn.execute(REGISTER)
+    await register(conn)
     key = {"limit": AT_ONCE, "property": previous_versions, "most": most_versions}
     for query in (RETIRE_EXPIRED, RETIRE_CHAINS, RETIRE_VERSIONS):
         while (await conn.execute(query, key)).rowcount == AT_ONCE:
@@ -267,11 +280,13 @@ async def sharing(conn: Conn, uuids: Collection[UUID]) -> set[int]:
 async def register(conn: Conn) -> None:
     """The directories of tables that are there."""
     await conn.execute(REGISTER)
+    await conn.execute(REGISTER_CHOSEN)
 
 
 async def unregister(conn: Conn, uuid: UUID) -> None:
     """Nothing is left in it; unless it is a table's all the same."""
     await conn.execute(UNREGISTER, {"uuid": uuid})
+    await conn.execute(FORGET_CHOSEN, {"uuid": uuid})
 
 
 async def now(conn: Conn) -> datetime:

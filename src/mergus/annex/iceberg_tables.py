@@ -88,6 +88,16 @@ LOCATIONS: Final = """
     ) AS chosen JOIN ducklake_table USING (table_id)
     WHERE end_snapshot IS NULL AND table_id IS DISTINCT FROM %(except_for)s
 """
+# Of tables that were dropped, as long as a snapshot has them.
+REMEMBERED: Final = """
+    SELECT DISTINCT place FROM (
+        SELECT table_id, location AS place FROM table_location
+        UNION ALL SELECT table_id, value FROM table_property WHERE key = ANY(%(keys)s)
+    ) AS chosen
+    WHERE table_id IS DISTINCT FROM %(except_for)s
+      AND EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = chosen.table_id)
+      AND NOT EXISTS (SELECT FROM ducklake_table t WHERE t.table_id = chosen.table_id AND t.end_snapshot IS NULL)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,4 +225,10 @@ async def place_files(conn: Conn, places: Iterable[tuple[int, int, Mapping[str, 
 async def locations(conn: Conn, except_for: int | None, keys: Sequence[str]) -> list[str]:
     """That other tables have of their own. `keys` are properties that name some."""
     found = await conn.execute(LOCATIONS, {"except_for": except_for, "keys": list(keys)})
+    return [row[0] for row in await found.fetchall()]
+
+
+async def remembered(conn: Conn, except_for: int | None, keys: Sequence[str]) -> list[str]:
+    """That dropped tables have of their own, which may come back."""
+    found = await conn.execute(REMEMBERED, {"except_for": except_for, "keys": list(keys)})
     return [row[0] for row in await found.fetchall()]

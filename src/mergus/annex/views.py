@@ -79,6 +79,13 @@ FORGET: Final = """
     WHERE (end_snapshot = %(since)s AND begin_snapshot >= %(since)s)
        OR end_snapshot <= (SELECT min(snapshot_id) FROM ducklake_snapshot)
 """
+# The key is that of the property by which a client has chosen where the metadata is.
+LOCATIONS: Final = """
+    SELECT place FROM iceberg_view, LATERAL (
+        VALUES (metadata::jsonb ->> 'location'), (metadata::jsonb #>> '{properties,write.metadata.path}')
+    ) AS chosen(place)
+    WHERE end_snapshot IS NULL AND place IS NOT NULL AND view_uuid IS DISTINCT FROM %(except_for)s
+"""
 
 
 async def read(conn: Conn, uuid: UUID, at: int | None = None) -> str | None:
@@ -129,3 +136,8 @@ async def drop(conn: Conn, since: int, uuid: UUID) -> str | None:
     row = await (await conn.execute(END, {"since": since, "uuid": uuid})).fetchone()
     await conn.execute(FORGET, {"since": since})
     return None if row is None else row[0]
+
+
+async def locations(conn: Conn, except_for: UUID | None) -> list[str]:
+    """Where other views have their metadata."""
+    return [row[0] for row in await (await conn.execute(LOCATIONS, {"except_for": except_for})).fetchall()]

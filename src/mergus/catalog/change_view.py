@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID, uuid4
 
@@ -68,7 +68,7 @@ async def register_view(
     await authorise(ctx, namespace, name)
     check_name(name, "view")
     await _check_free(lake, namespace, name)
-    return await _add(lake, ctx, namespace, name, await _read_file(lake, ctx, metadata_location))
+    return await _add(lake, ctx, namespace, name, await _read_file(lake, ctx, namespace, metadata_location))
 
 
 async def replace_view(
@@ -154,7 +154,7 @@ async def _check(lake: Lake, namespace: Namespace, base: ViewMetadata | None, vi
     """Whether what is new about it can be: its places, and its text for DuckDB."""
     metadata_path = view.properties.get(METADATA_PATH)
     if base is None or (base.location, base.properties.get(METADATA_PATH)) != (view.location, metadata_path):
-        places = await _places(lake, view.uuid)
+        places = await _places(lake, namespace, view.uuid)
         for text in (view.location, metadata_path):
             if text is not None:
                 places.check_directory(text)
@@ -163,14 +163,15 @@ async def _check(lake: Lake, namespace: Namespace, base: ViewMetadata | None, vi
         await asyncio.to_thread(_check_sql, sql, namespace, view.current.default_namespace)
 
 
-async def _places(lake: Lake, uuid: str) -> TablePlaces:
+async def _places(lake: Lake, namespace: Namespace, uuid: str) -> TablePlaces:
     """Of a view, or what might be one. A table's directory is named by its uuid, too, and who registers a view says
     what its uuid is."""
     grounds = await table_places.premises(lake)
     async with lake.read() as conn:
         if await tables.was_there(conn, UUID(uuid)):
             raise BadRequest(f"{uuid} is the uuid of a table")
-    return await table_places.among_others(lake, TablePlaces(grounds, [grounds.root / uuid]), None)
+    places = TablePlaces(grounds, [grounds.root / uuid], schema_name=namespace.schema_name)
+    return await table_places.among_others(lake, places, None, UUID(uuid))
 
 
 async def _directory(lake: Lake, text: str) -> str:
@@ -195,13 +196,14 @@ def _check_sql(sql: str, namespace: Namespace, default_namespace: tuple[str, ...
         )
 
 
-async def _read_file(lake: Lake, ctx: RequestContext, text: str) -> ViewMetadata:
+async def _read_file(lake: Lake, ctx: RequestContext, namespace: Namespace, text: str) -> ViewMetadata:
     """A file that a client names: only where views of the lake have theirs, or its settings say, and only what is
     called like one."""
     if not text.endswith(FILE_NAMES):
         raise BadRequest(f"{text} is not called like a view metadata file")
-    location = (await _places(lake, await _directory(lake, text))).check(text)
-    grounds = await table_places.premises(lake)
+    places = await _places(lake, namespace, await _directory(lake, text))
+    location = replace(places, own=[*places.own, *([] if places.home is None else [places.home])]).check(text)
+    grounds = places.premises
     if any(place.contains(location) for place in (grounds.root, grounds.data_path)):
         # it may be of any view that there ever was, under whatever name
         await authorise(ctx, None, needs=READ)

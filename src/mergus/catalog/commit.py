@@ -218,7 +218,7 @@ async def _plan_new(lake: Lake, head: Head, change: Change, litter: list[Locatio
         )
     if promised is None:
         raise CommitFailed(f"Table {change.namespace}.{change.name} was not staged with this uuid, or too long ago")
-    places = await table_places.of_new(lake, UUID(change.uuid), promised)
+    places = await table_places.of_new(lake, UUID(change.uuid), change.namespace.schema_name, promised)
     made = await _planned(lake, change, None, places, litter)
     return _Planned(made, head, None, Claims.of(None, places, made.update))
 

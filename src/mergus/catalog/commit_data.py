@@ -91,8 +91,9 @@ class Scene:
     schema: Schema
     terms: FileTerms
     format_version: int
-    # where the table has files of ours
+    # where the table has files that the server writes for DuckLake, and where below our root clients have theirs
     drawer: Drawer
+    own: Sequence[Location]
 
 
 @dataclass(slots=True)
@@ -165,7 +166,7 @@ def _leftovers(scene: Scene, *paths: str) -> list[str]:
     """Of these, what nobody needs when the commit is made: our chain lists the files anew, and DuckLake has delete
     files of its own. What has a name of ours is not the client's, whatever it says."""
     found = [path for path in dict.fromkeys(paths) if not is_ours(path)]
-    return [path for path in found if scene.drawer.directory.contains(Location.parse(path))]
+    return [path for path in found if any(place.contains(Location.parse(path)) for place in scene.own)]
 
 
 def _check_all_apart(scene: Scene, progress: Progress) -> None:

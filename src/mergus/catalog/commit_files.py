@@ -157,7 +157,7 @@ async def looked_at(objects: Objects, added: Sequence[Added], places: Mapping[st
 
 async def with_row_ids(drawer: Drawer, place: Location, first: int, planned_file: PlannedFile) -> PlannedFile:
     """A copy in which every row has an id: its own, or one that is counted from the first."""
-    target = drawer.directory / f"data/row-ids-{uuid4()}.parquet"
+    target = drawer.directory / f"row-ids-{uuid4()}.parquet"
     drawer.litter.append(target)
     size = await write_filled(drawer.objects, place, first, target)
     return replace(planned_file, file=replace(planned_file.file, path=str(target), size_bytes=size))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final
+from uuid import UUID
 
 from mergus.catalog import commit_data
 from mergus.catalog.commit_data import DataStep, Progress, Scene
@@ -39,6 +40,7 @@ from mergus.iceberg.transforms import result_type
 from mergus.iceberg.updates import AddedSnapshot, AddSnapshot, AssignUuid, Update
 from mergus.materialise.chain import Workshop
 from mergus.materialise.entries import leaves
+from mergus.materialise.layout import ducklake_directory
 from mergus.materialise.reading import Shown
 from mergus.materialise.table import Materialised
 from mergus.storage.location import Location
@@ -259,6 +261,8 @@ async def _steps(
         return []
     served = await lake.tables()
     shop = served.materialiser.shop
+    # the first place that a table has is named by its uuid
+    uuid = UUID(places.own[0].parts[-1])
     scene = Scene(
         pool=lake.pool,
         objects=lake.objects,
@@ -269,7 +273,8 @@ async def _steps(
         schema=made.schema,
         terms=terms_of(made, shown),
         format_version=update.format_version,
-        drawer=Drawer(lake.objects, places.own[0], litter),
+        drawer=Drawer(lake.objects, ducklake_directory(places.premises.root, uuid), litter),
+        own=[place for place in places.own if places.premises.root.contains(place)],
     )
     main = None if table is None else table.reading.main
     listed = [] if base is None or table is None else await _manifests(shop, table, base)

@@ -34,7 +34,7 @@ from mergus.iceberg.metadata import MAIN, Ref
 from mergus.iceberg.ref_update import Statistics
 from mergus.iceberg.sort_order import UNSORTED, SortOrder
 from mergus.materialise.at_once import each
-from mergus.materialise.layout import Layout
+from mergus.materialise.layout import ducklake_directory
 from mergus.materialise.reading import FORMAT_VERSION, Place, schema_text
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
@@ -67,7 +67,7 @@ class Writing:
 
     @property
     def drawer(self) -> Drawer:
-        return Drawer(self.objects, Layout.of(self.place.root, self.table.uuid).directory, self.litter)
+        return Drawer(self.objects, ducklake_directory(self.place.root, self.table.uuid), self.litter)
 
 
 async def write(tx: Commit, objects: Objects, place: Place, plans: Sequence[Plan], litter: list[Location]) -> list[int]:

@@ -61,10 +61,11 @@ async def create_table(lake: Lake, ctx: RequestContext, namespace: Namespace, ne
     await authorise(ctx, namespace, new.name)
     uuid = uuid4()
     await _check_free(lake, namespace, new.name)
-    location = await _location(lake, uuid, new)
+    location = await _location(lake, namespace, uuid, new)
     change = _change(namespace, new, uuid, location)
     # everything that can be wrong with it is wrong now, and not when it is committed
-    places = await table_places.among_others(lake, await table_places.of_new(lake, uuid, location), None)
+    promised = await table_places.of_new(lake, uuid, namespace.schema_name, location)
+    places = await table_places.among_others(lake, promised, None)
     made = await plan(lake, change, None, None, places, [])
     table_places.check_properties(places, made.update.set_properties)
     async with lake.read() as conn:
@@ -82,12 +83,12 @@ async def _check_free(lake: Lake, namespace: Namespace, name: str) -> None:
             raise taken(namespace, name, clash)
 
 
-async def _location(lake: Lake, uuid: UUID, new: NewTable) -> str:
+async def _location(lake: Lake, namespace: Namespace, uuid: UUID, new: NewTable) -> str:
     premises = await table_places.premises(lake)
     own = str(Layout.of(premises.root, uuid).directory)
     if new.location is None:
         return own
-    places = await table_places.of_new(lake, uuid, own)
+    places = await table_places.of_new(lake, uuid, namespace.schema_name, own)
     (await table_places.among_others(lake, places, None)).check_directory(new.location)
     return new.location.rstrip("/")
 

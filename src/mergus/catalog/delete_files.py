@@ -46,7 +46,8 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Drawer:
-    """Where a table has such files. `litter` gets all that are written."""
+    """Where a table has such files: below no location that clients are told (materialise/layout.py). `litter` gets all
+    that are written."""
 
     objects: Objects
     directory: Location
@@ -57,7 +58,7 @@ class Drawer:
     ) -> Prepared:
         folded = folding.render(data_path, before or None, new, snapshot_id)
         # named by chance, not by content: DuckLake deletes it when another takes its place
-        location = self.directory / f"data/ducklake-deletes-{uuid4()}.parquet"
+        location = self.directory / f"ducklake-deletes-{uuid4()}.parquet"
         self.litter.append(location)
         await self.objects.put(location, folded.data)
         return Prepared(data_path, before, new, location, folded, snapshot_id if before else None, is_all_new)

@@ -2,7 +2,7 @@
 
 A dropped table's rows end, as DuckDB ends them: who travels in time still sees it, until its snapshots expire. With
 `purgeRequested` its whole history goes at once, and DuckLake's cleaner deletes its files: only those of this very
-table, whatever else shares a directory with them (H22).
+table, whatever else shares a directory with them (H22). `MERGUS_PURGE_REQUESTED=drop` makes a plain drop of that.
 """
 
 from mergus.access.authorise import authorise
@@ -21,7 +21,7 @@ async def drop_table(lake: Lake, ctx: RequestContext, namespace: Namespace, name
     async with lake.commit(ctx) as tx:
         table_id = await find_table(tx.conn, namespace, name)
         await tables.drop(tx, table_id)
-        if with_purge:
+        if with_purge and lake.settings.purge_requested == "purge":
             await purge.purge(tx, lake.settings.metadata_schema, table_id)
 
 

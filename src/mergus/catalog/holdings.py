@@ -26,7 +26,7 @@ from mergus.ducklake import directories
 from mergus.ducklake.connect import Conn
 from mergus.errors import BadRequest, Forbidden
 from mergus.iceberg.namespace import Namespace
-from mergus.materialise.layout import Layout
+from mergus.materialise.layout import Layout, ducklake_directory, is_in_namespace
 from mergus.materialise.table import Materialised
 from mergus.storage.location import Location
 
@@ -112,7 +112,9 @@ async def _among_others(lake: Lake, conn: Conn, held: Holdings, table_id: int | 
     for neighbour in near:
         found.setdefault(by_text[neighbour.place], set()).add((neighbour.schema_name, neighbour.name))
     grounds = await premises(lake)
-    closed = {place for place in held.places if place != held.directory and _overlap(place, grounds.root)}
+    closed = {
+        place for place in held.places if _overlap(place, grounds.root) and not _is_own(held, grounds.root, place)
+    }
     if table_id is not None and held.elsewhere:
         elsewhere = [place.directory for place in held.elsewhere]
         closed |= {by_text[text] for text in await directories.taken(conn, table_id, elsewhere)}
@@ -149,6 +151,11 @@ def grounds(held: Holdings, rights: Rights, *, may_write: bool) -> Grounds:
     if held.directory in guarded:
         raise Forbidden("The table shares its directory with another, which you may not read")
     return Grounds(tuple(read), tuple(write), tuple(guarded), tuple(beside))
+
+
+def _is_own(held: Holdings, root: Location, place: Location) -> bool:
+    """Whether a place below the root is for this table alone: by its uuid, or below the location of a namespace."""
+    return place in (held.directory, ducklake_directory(root, held.uuid)) or is_in_namespace(root, place)
 
 
 def _may_read(others: frozenset[tuple[str, str]], rights: Rights) -> bool:

@@ -1,7 +1,8 @@
 """Where a client may have the files of a table: every location that it names is looked at here before anything is read.
 
 A table has a directory of its own beside the data path, with everything that Iceberg's clients write unless they are
-told otherwise. Other places are allowed by setting. What must hold:
+told otherwise. A client may choose one below the location of the namespace instead; other places are allowed by
+setting. What must hold:
 
 - Nothing of another table's may be named: two tables that share a file would lose it when one of them does not need it
   any more, and what is another's may be nothing for the eyes of who writes this one.
@@ -19,8 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
+from uuid import UUID
 
 from mergus.errors import BadRequest
+from mergus.materialise.layout import is_in_namespace, namespace_directory
 from mergus.storage.location import Location
 from mergus.storage.policy import BESIDE
 
@@ -48,16 +51,27 @@ class Premises:
         kept = self.data_path.contains(location) or self.root.contains(location)
         return not kept and any(place.contains(location) and _stays(place, location) for place in self.allowed)
 
+    def home_of(self, schema_uuid: UUID) -> Location:
+        """The location of a namespace: clients may choose locations of tables and views below it."""
+        return namespace_directory(self.root, schema_uuid)
+
+    def may_have_chosen(self, location: Location) -> bool:
+        """Whether a table may have files in a place that was chosen for it. Who chose it was asked then."""
+        return self.allows(location) or (is_in_namespace(self.root, location) and _stays(self.root, location))
+
 
 @dataclass(frozen=True, slots=True)
 class TablePlaces:
     """`own` are directories of the table, the first where all tables have theirs; `others` those of all other tables.
-    They are many, and mostly nobody asks for anything but the table's own: None while they are not known."""
+    They are many, and mostly nobody asks for anything but the table's own: None while they are not known. So with
+    `home`, the location of the namespace that is called `schema_name`."""
 
     premises: Premises
     own: Sequence[Location]
     others: Sequence[Location] | None = None
     beside: Location | None = None
+    schema_name: str | None = None
+    home: Location | None = None
 
     def check(self, text: str, *, deletes: bool = False) -> Location:
         """The place that a client names for a file, be it one of deletes. Raises BadRequest."""
@@ -81,7 +95,7 @@ class TablePlaces:
 
     def check_directory(self, text: str) -> Location:
         """A directory in which the table is to have files: neither above nor below another's."""
-        location = self._check(text)
+        location = self._check(text, is_directory=True)
         if self.others is None:
             raise OthersMatter
         around = (self.premises.data_path, self.premises.root, *self.others)
@@ -89,16 +103,16 @@ class TablePlaces:
             raise BadRequest(f"{text} cannot be a table's location: it holds other tables'")
         return location
 
-    def _check(self, text: str) -> Location:
+    def _check(self, text: str, *, is_directory: bool = False) -> Location:
         location = given(text)
         if any(place.contains(location) and _stays(place, location) for place in self.own):
             return location
         if self.premises.data_path.contains(location):
             raise BadRequest(f"{text} lies in DuckLake's data path: only DuckDB puts files there")
-        # all below the root belongs to some table
+        # all below the root belongs to some table, or is for one to choose
         if self.premises.root.contains(location):
-            raise BadRequest(f"{text} lies in the location of another table")
-        if not self.premises.allows(location):
+            self._check_below_root(text, location, is_directory=is_directory)
+        elif not self.premises.allows(location):
             raise BadRequest(
                 f"{text} lies outside of the table's locations ({', '.join(map(str, self.own))}) and of what the "
                 "server allows (MERGUS_ALLOWED_LOCATIONS)"
@@ -108,6 +122,23 @@ class TablePlaces:
         if any(place.contains(location) for place in self.others):
             raise BadRequest(f"{text} lies in the location of another table")
         return location
+
+    def _check_below_root(self, text: str, location: Location, *, is_directory: bool) -> None:
+        if not is_directory:
+            raise BadRequest(
+                f"{text} lies outside of the table's locations ({', '.join(map(str, self.own))}), where other tables "
+                "have theirs"
+            )
+        if self.others is None:
+            raise OthersMatter
+        if self.home is None or not self.home.contains(location) or location == self.home:
+            below = "" if self.home is None else f", or choose one below the namespace's location {self.home}"
+            raise BadRequest(
+                f"{text} lies in {self.premises.root}, where the server gives tables and views their locations: leave "
+                f"the location out{below}"
+            )
+        if not _stays(self.home, location):
+            raise BadRequest(f"{text} leads out of the namespace's location {self.home}")
 
 
 def parse(text: str) -> Location:

@@ -16,6 +16,7 @@ from mergus.annex import views as annex_views
 from mergus.catalog.find import find_namespace
 from mergus.catalog.lake import Lake
 from mergus.catalog.paging import PageRequest
+from mergus.catalog.table_places import premises
 from mergus.ducklake import schemas
 from mergus.ducklake.schemas import Schema
 from mergus.errors import (
@@ -29,7 +30,8 @@ from mergus.errors import (
 from mergus.iceberg.namespace import DEFAULT_SCHEMA, Namespace, check_creatable
 from mergus.maintenance.policy import check_policy
 
-# Told by the server, derived from DuckLake's rows; a client may repeat it but not choose it.
+# Told by the server: where clients may create tables and views (see materialise/layout.py). A client may repeat it but
+# not choose it.
 LOCATION = "location"
 
 
@@ -73,6 +75,7 @@ async def create_namespace(
     namespace = check_creatable(levels)
     await authorise(ctx, namespace)
     check_policy(wanted)
+    grounds = await premises(lake)
     async with lake.commit(ctx) as tx:
         clash = await schemas.find_clash(tx.conn, [n.schema_name for n in namespace.lineage])
         if clash == namespace.schema_name:
@@ -85,9 +88,10 @@ async def create_namespace(
         schema_id = await schemas.create(tx, namespace.schema_name, uuid4())
         created = await find_namespace(tx.conn, namespace)
         assert created is not None  # noqa: S101  (inserted above, in this transaction)
-        stored = _without_location(wanted, created)
+        location = grounds.home_of(created.uuid).directory
+        stored = _without_location(wanted, created, location)
         await properties.update(tx.conn, schema_id, stored)
-        answer = CreatedNamespace(levels, {**stored, LOCATION: created.location})
+        answer = CreatedNamespace(levels, {**stored, LOCATION: location})
         ctx.content = orjson.dumps(answer)
     return answer
 
@@ -95,11 +99,12 @@ async def create_namespace(
 async def load_namespace(lake: Lake, ctx: RequestContext, namespace: Namespace) -> dict[str, str]:
     """Properties have no history: those of an older snapshot are those of now."""
     await authorise(ctx, namespace)
+    grounds = await premises(lake)
     async with lake.read() as conn:
         schema = await find_namespace(conn, namespace, ctx.at)
         if schema is None:
             return {}
-        return {**await properties.read(conn, schema.schema_id), LOCATION: schema.location}
+        return {**await properties.read(conn, schema.schema_id), LOCATION: grounds.home_of(schema.uuid).directory}
 
 
 async def namespace_exists(lake: Lake, ctx: RequestContext, namespace: Namespace) -> None:
@@ -132,13 +137,15 @@ async def update_properties(
     check_policy(updates)
     if both := sorted(updates.keys() & set(removals)):
         raise UnprocessableEntity(f"Properties to be both set and removed: {', '.join(both)}")
+    grounds = await premises(lake)
     async with lake.hold_still(ctx) as conn:
         schema = await find_namespace(conn, namespace)
         if schema is None:
             raise NoSuchNamespace(
                 f"Namespace {namespace} has no properties: it is there only as the parent of others; create it first"
             )
-        await properties.update(conn, schema.schema_id, _without_location(updates, schema))
+        stored = _without_location(updates, schema, grounds.home_of(schema.uuid).directory)
+        await properties.update(conn, schema.schema_id, stored)
         wanted = list(dict.fromkeys(removals))
         removed = await properties.remove(conn, schema.schema_id, wanted)
         answer = PropertiesUpdate(
@@ -150,10 +157,8 @@ async def update_properties(
     return answer
 
 
-def _without_location(wanted: dict[str, str], schema: Schema) -> dict[str, str]:
+def _without_location(wanted: dict[str, str], schema: Schema, location: str) -> dict[str, str]:
     asked = wanted.get(LOCATION)
-    if asked is not None and asked.rstrip("/") != schema.location.rstrip("/"):
-        raise BadRequest(
-            f"Namespace {schema.name} is kept at {schema.location}; its location cannot be chosen: {asked}"
-        )
+    if asked is not None and asked.rstrip("/") != location.rstrip("/"):
+        raise BadRequest(f"Namespace {schema.name} is kept at {location}; its location cannot be chosen: {asked}")
     return {k: v for k, v in wanted.items() if k != LOCATION}

@@ -61,7 +61,7 @@ from mergus.iceberg.updates import (
     UpgradeFormatVersion,
 )
 from mergus.materialise.given import read_object
-from mergus.materialise.layout import Layout, metadata_as_of
+from mergus.materialise.layout import Layout, ducklake_directory, metadata_as_of
 from mergus.materialise.metadata import GC_ENABLED
 from mergus.storage.location import Location
 
@@ -134,7 +134,7 @@ async def _plan(
         partial(_doomed, lake),
         table,
         terms,
-        Drawer(lake.objects, own[0], litter),
+        Drawer(lake.objects, ducklake_directory(premises.root, uuid), litter),
         # what DuckLake has no room for, and what names stand for, is said of all columns at once
         grows=made.arrangement is None and not terms.name_mapping,
     )

@@ -7,14 +7,15 @@ from typing import Final
 from uuid import UUID
 
 from mergus.annex import iceberg_tables as annex
+from mergus.annex import views as annex_views
 from mergus.catalog.lake import Lake
 from mergus.catalog.locations import Premises, TablePlaces, allowed, given, parse
-from mergus.ducklake import tables
+from mergus.ducklake import schemas, tables
 from mergus.ducklake.connect import Conn
 from mergus.errors import BadRequest
 from mergus.iceberg.table_update import TableUpdate
 from mergus.maintenance.policy import PREFIX, check_policy
-from mergus.materialise.layout import Layout
+from mergus.materialise.layout import Layout, is_in_namespace
 from mergus.materialise.table import Materialised
 from mergus.storage.location import Location
 
@@ -32,25 +33,38 @@ async def of_table(lake: Lake, table: Materialised) -> TablePlaces:
     reading, grounds = table.reading, await premises(lake)
     chosen = [reading.properties[name] for name in PATHS if name in reading.properties]
     chosen += [reading.kept.location] if reading.kept.location else []
-    own = [place for place in map(_known, chosen) if place is not None and grounds.allows(place)]
+    own = [place for place in map(_known, chosen) if place is not None and grounds.may_have_chosen(place)]
     ducklakes = _known(reading.view.table.paths.directory)
-    return TablePlaces(grounds, [reading.view.layout.directory, *own], beside=ducklakes)
+    directory, schema_name = reading.view.layout.directory, reading.view.table.schema_name
+    return TablePlaces(grounds, [directory, *own], beside=ducklakes, schema_name=schema_name)
 
 
-async def of_new(lake: Lake, uuid: UUID, staged: str) -> TablePlaces:
+async def of_new(lake: Lake, uuid: UUID, schema_name: str, staged: str) -> TablePlaces:
     """`staged` is the location that the client was promised. It was looked at then; another may have it by now."""
     grounds = await premises(lake)
-    places = TablePlaces(grounds, [Layout.of(grounds.root, uuid).directory])
+    places = TablePlaces(grounds, [Layout.of(grounds.root, uuid).directory], schema_name=schema_name)
     if places.own[0].contains(parse(staged)):
         return places
     location = (await among_others(lake, places, None)).check_directory(staged)
     return replace(places, own=[*places.own, location])
 
 
-async def among_others(lake: Lake, places: TablePlaces, table_id: int | None) -> TablePlaces:
-    """The same, with the places of all other tables."""
+async def among_others(lake: Lake, places: TablePlaces, table_id: int | None, view: UUID | None = None) -> TablePlaces:
+    """The same, with the places of all other tables and views, and with that of the namespace."""
     async with lake.read() as conn:
-        return replace(places, others=await others(conn, table_id))
+        schema = None if places.schema_name is None else await schemas.find(conn, places.schema_name)
+        home = None if schema is None else places.premises.home_of(schema.uuid)
+        found = [*await others(conn, table_id), *await remembered(conn, places.premises, table_id, view)]
+        return replace(places, others=found, home=home)
+
+
+async def remembered(conn: Conn, premises: Premises, table_id: int | None, view: UUID | None = None) -> list[Location]:
+    """Below the locations of namespaces: what clients chose for views, and for tables that were dropped and are there
+    still at older snapshots. Who removes orphans there would take their files."""
+    chosen = await annex.remembered(conn, except_for=table_id, keys=PATHS)
+    chosen += await annex_views.locations(conn, except_for=view)
+    known = [place for place in map(_known, chosen) if place is not None]
+    return [place for place in known if is_in_namespace(premises.root, place)]
 
 
 async def others(conn: Conn, table_id: int | None) -> list[Location]:
@@ -93,6 +107,7 @@ class Claims:
     """Directories that a table takes with a commit; `table_id` is None for one that the commit creates."""
 
     table_id: int | None
+    premises: Premises
     places: Sequence[Location]
 
     @classmethod
@@ -100,7 +115,8 @@ class Claims:
         """None below the directory that is the table's by its uuid: nobody else can have that."""
         named = [update.set_properties[name] for name in PATHS if name in update.set_properties]
         named += [] if update.location is None else [update.location]
-        return cls(table_id, [place for place in map(given, named) if not places.own[0].contains(place)])
+        taken = [place for place in map(given, named) if not places.own[0].contains(place)]
+        return cls(table_id, places.premises, taken)
 
 
 async def check_claims(conn: Conn, claims: Sequence[Claims]) -> None:
@@ -109,7 +125,8 @@ async def check_claims(conn: Conn, claims: Sequence[Claims]) -> None:
     for index, claim in enumerate(claims):
         if claim.places:
             wanted = [place for i, other in enumerate(claims) if i != index for place in other.places]
-            for theirs in (*await others(conn, claim.table_id), *wanted):
+            known = await others(conn, claim.table_id) + await remembered(conn, claim.premises, claim.table_id)
+            for theirs in (*known, *wanted):
                 if taken := next((place for place in claim.places if place.overlaps(theirs)), None):
                     raise BadRequest(f"{taken} cannot be a table's location: another table has {theirs}")
 

@@ -15,8 +15,7 @@ from mergus.ducklake.connect import Conn
 from mergus.ducklake.visible import timed
 
 FIND: Final = timed("""
-    SELECT schema_id, schema_name, path, path_is_relative,
-           (SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL)
+    SELECT schema_id, schema_name, schema_uuid
     FROM ducklake_schema WHERE schema_name = %(name)s AND {visible}
 """)
 
@@ -81,16 +80,13 @@ END: Final = """
 class Schema:
     schema_id: int
     name: str
-    location: str
+    uuid: UUID
 
 
 async def find(conn: Conn, name: str, at: int | None = None) -> Schema | None:
     """As it is now, or was at a snapshot; so with the next two."""
     row = await (await conn.execute(FIND.at(at), {"name": name, "at": at})).fetchone()
-    if row is None:
-        return None
-    schema_id, found, path, relative, data_path = row
-    return Schema(schema_id, found, (data_path + path) if relative else path)
+    return None if row is None else Schema(*row)
 
 
 async def list_children(

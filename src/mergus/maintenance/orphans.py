@@ -17,7 +17,7 @@ A directory is gone through as it is listed; what is kept in memory is what the 
 """
 
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -29,9 +29,10 @@ from mergus.ducklake.connect import Conn, Pool, connection
 from mergus.logs import log
 from mergus.maintenance.reach import Reach
 from mergus.maintenance.removal import Progress, Removal, Swept, quiet
-from mergus.materialise.layout import Layout, is_chained
+from mergus.materialise.layout import Layout, ducklake_directory, is_chained, is_in_namespace
 from mergus.materialise.manifests import Damaged, Manifests
 from mergus.materialise.reading import Place
+from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
 DIRECTORIES_AT_ONCE: Final = 1000
@@ -80,23 +81,34 @@ async def orphans(
 
 
 async def _look_into(removal: Removal, directory: Directory, before: datetime) -> None:
-    place = Layout.of(removal.root, directory.uuid).directory
+    own = Layout.of(removal.root, directory.uuid).directory
     reach: Reach | None = None
     is_empty = True
-    async with aclosing(removal.objects.list(place)) as chunks:
-        async for listed in chunks:
-            is_empty = False
-            old = [str(found.location) for found in listed if found.modified < before]
-            if chained := [path for path in old if is_chained(path)]:
-                reach = reach or await _reach(removal, directory)
-                await _chained(removal, directory, chained, reach)
-            if others := [path for path in old if not is_chained(path)]:
-                await removal.plain("others", others, lambda conn, paths: _needed(removal, directory, conn, paths))
-            if removal.is_over:
-                return
+    for place in (own, ducklake_directory(removal.root, directory.uuid), *_chosen(removal, directory)):
+        async with aclosing(removal.objects.list(place)) as chunks:
+            async for listed in chunks:
+                is_empty = False
+                old = [str(found.location) for found in listed if found.modified < before]
+                # only we give such names, and only there
+                if chained := [path for path in old if place == own and is_chained(path)]:
+                    reach = reach or await _reach(removal, directory)
+                    await _chained(removal, directory, chained, reach)
+                if others := [path for path in old if place != own or not is_chained(path)]:
+                    await removal.plain("others", others, lambda conn, paths: _needed(removal, directory, conn, paths))
+                if removal.is_over:
+                    return
     if is_empty and not directory.known and not removal.dry_run:
         async with connection(removal.pool) as conn:
             await garbage.unregister(conn, directory.uuid)
+
+
+def _chosen(removal: Removal, directory: Directory) -> list[Location]:
+    """What clients chose for the table below the location of its namespace: nothing there is another's."""
+    found: list[Location] = []
+    for text in directory.chosen:
+        with suppress(ValueError):
+            found.append(Location.parse(text))
+    return [place for place in found if is_in_namespace(removal.root, place)]
 
 
 async def _reach(removal: Removal, directory: Directory) -> Reach:

@@ -2,7 +2,7 @@
 
 What must hold:
 
-- Nothing outside of the directory of a table below our root is deleted, whatever a row says.
+- Nothing outside of the directories of tables below our root is deleted, whatever a row says.
 - An object that a chain leads to is deleted only while no chain of the table can be written, and only if none that was
   written until then leads to it (`chained`). A process that has written the very same object for a chain which it has
   not noted yet writes it once more: it is told before anything is deleted (annex/chains.py). One thing no lock can
@@ -24,7 +24,7 @@ from mergus.ducklake.connect import Conn, Pool, connection
 from mergus.faults import point
 from mergus.maintenance.reach import Reach
 from mergus.materialise.at_once import each
-from mergus.materialise.layout import Layout
+from mergus.materialise.layout import Layout, is_in_namespace
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
@@ -86,6 +86,13 @@ class Removal:
             return UUID(location.parts[len(self.root.parts)]) if self._is_inside(location) else None
         except (ValueError, IndexError):
             return None
+
+    def is_tables(self, path: str) -> bool:
+        """Whether an object is in the directory of a table, be it one that a client chose below that of a namespace."""
+        try:
+            return self.uuid_of(path) is not None or is_in_namespace(self.root, Location.parse(path))
+        except ValueError:
+            return False
 
     def _is_inside(self, location: Location) -> bool:
         return self.root.contains(location) and len(location.parts) > len(self.root.parts) + 1

@@ -18,6 +18,7 @@ from mergus.annex.garbage import Garbage
 from mergus.ducklake.connect import Conn, Pool, connection
 from mergus.faults import point
 from mergus.logs import log
+from mergus.maintenance.moving import move_delete_files
 from mergus.maintenance.reach import Reach, refuse
 from mergus.maintenance.removal import Progress, Removal, Swept, quiet
 from mergus.materialise.layout import Layout, metadata_version
@@ -46,6 +47,7 @@ async def sweep(pool: Pool, objects: Objects, place: Place, options: SweepOption
     async with connection(pool) as conn:
         if not options.dry_run:
             await progress("retire", 0)
+            await move_delete_files(conn, objects, place.root)
             await garbage.retire(conn, PREVIOUS_VERSIONS, KEPT_VERSIONS)
         due = await garbage.tables_due(conn, options.grace, options.most_tables + 1)
     done.more = len(due) > options.most_tables
@@ -68,11 +70,11 @@ async def sweep(pool: Pool, objects: Objects, place: Place, options: SweepOption
 async def _sweep_table(removal: Removal, grace: timedelta, table_id: int) -> None:
     async with connection(removal.pool) as conn:
         rows = await garbage.read(conn, table_id, grace, ROWS)
-        if not removal.dry_run and (strays := [row.path for row in rows if removal.uuid_of(row.path) is None]):
+        if not removal.dry_run and (strays := [row.path for row in rows if not removal.is_tables(row.path)]):
             # of a root that is not ours any more
             await garbage.remove(conn, table_id, strays)
     removal.done.more |= len(rows) == ROWS
-    found = [row for row in rows if removal.uuid_of(row.path) is not None]
+    found = [row for row in rows if removal.is_tables(row.path)]
     await _lists(removal, grace, table_id, [row.path for row in found if row.kind == "list"])
     await _plain(removal, table_id, [row for row in found if row.kind != "list"])
 

@@ -8,6 +8,10 @@ so an object never changes: two workers with the same job do no harm, and what i
                                     for those who come by the directory, the only names that are written twice;
                                     past-….metadata.json for those who ask what the table was at a snapshot
     <root>/<table uuid>/data/       rows that DuckLake keeps in Postgres, delete files, deletion vectors
+    <root>/schemas/<schema uuid>/   the location of a namespace: clients choose locations of tables and views below it
+    <root>/ducklake/<table uuid>/   files that the server writes for rows of DuckLake's: no client is told of a location
+                                    above them. Clients that remove orphans delete all below a table's location that
+                                    Iceberg's metadata does not name, and DuckLake's delete files it never names
 
 A manifest of DuckLake's files says in its name which file ids it may list, so that the one that lists a file is found
 without opening the others.
@@ -36,6 +40,8 @@ _HASHED: Final = re.compile(r".*-([0-9a-f]{32})\.(?:avro|parquet|puffin)")
 _LIST: Final = re.compile(r"snap-\d+-[0-9a-f]{32}\.avro")
 _DELETES: Final = re.compile(r"deletes-[0-9a-f]{32}\.(?:parquet|puffin)")
 _SIGN: Final = re.compile(r"version-hint\.text|v\d+\.metadata\.json")
+NAMESPACES: Final = "schemas"
+DUCKLAKE: Final = "ducklake"
 _ROWS: Final = re.compile(r"rows-(\d+)-(\d+)-[0-9a-f]{32}\.parquet")
 
 
@@ -124,6 +130,21 @@ def root_beside(data_path: Location, given: str | None) -> Location:
         )
     *above, last = data_path.parts
     return Location(data_path.scheme, data_path.bucket, (*above, f"{last}-iceberg"))
+
+
+def namespace_directory(root: Location, schema_uuid: UUID) -> Location:
+    """Named by the uuid: a schema that is dropped and made again has another, and no name can be a path."""
+    return root / NAMESPACES / str(schema_uuid)
+
+
+def is_in_namespace(root: Location, location: Location) -> bool:
+    """Whether it lies below the directory of some namespace, and is none itself."""
+    return (root / NAMESPACES).contains(location) and len(location.parts) > len(root.parts) + 2
+
+
+def ducklake_directory(root: Location, table_uuid: UUID) -> Location:
+    """Where the server puts files of a table that rows of DuckLake's name."""
+    return root / DUCKLAKE / str(table_uuid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,193 @@
+"""Trino as users set it up, with keys that may do everything or with those that the server vends: what it writes DuckDB
+reads and the other way round, and its maintenance takes nothing away that DuckDB needs."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.support import servers, trino, vended
+from tests.support.lakes import TestLake
+from tests.support.servers import Server
+from tests.support.trino import Trino
+
+Rows = list[tuple[Any, ...]]
+
+
+@pytest.fixture(scope="module")
+def server(lake: TestLake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    options = {"listener": servers.LISTENER, **vended.settings()}
+    with servers.server(lake.settings, tmp_path_factory.mktemp("server"), **options) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def engine(lake: TestLake, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trino]:
+    with trino.running(lake.settings, server.uri, tmp_path_factory.mktemp("trino")) as running:
+        yield running
+
+
+class Both:
+    """One table in both engines."""
+
+    def __init__(self, engine: Trino, db: duckdb.DuckDBPyConnection, name: str) -> None:
+        self.engine, self.db, self.name = engine, db, name
+
+    def rows(self) -> Rows:
+        """What both have now."""
+        ours = self.db.execute(f"SELECT * FROM {self.name} ORDER BY ALL").fetchall()
+        columns = ", ".join(str(i + 1) for i in range(len(self.db.description or ())))
+        assert self.engine.query(f"SELECT * FROM {self.name} ORDER BY {columns}") == ours
+        return ours
+
+    def trino(self, sql: str) -> Rows:
+        """Change it in Trino."""
+        self.engine.query(sql.format(t=self.name))
+        return self.rows()
+
+    def duckdb(self, sql: str) -> Rows:
+        """Change it in DuckDB."""
+        self.db.execute(sql.format(t=self.name))
+        return self.rows()
+
+    def history(self) -> dict[int, Rows]:
+        """What Trino has at every snapshot that it lists, the oldest first."""
+        schema, _, table = self.name.rpartition(".")
+        listed = self.engine.query(f'SELECT snapshot_id FROM {schema}."{table}$snapshots" ORDER BY committed_at')
+        found: dict[int, Rows] = {}
+        for (snapshot_id,) in listed:
+            now = f"SELECT * FROM {self.name} FOR VERSION AS OF BIGINT '{snapshot_id}'"
+            found[snapshot_id] = sorted(self.engine.query(now))
+        return found
+
+    def duckdb_history(self) -> dict[int, Rows]:
+        """What DuckDB has at every snapshot of the lake that has the table."""
+        found: dict[int, Rows] = {}
+        for (version,) in self.db.execute("SELECT snapshot_id FROM snapshots() ORDER BY 1").fetchall():
+            try:
+                then = self.db.execute(f"SELECT * FROM {self.name} AT (VERSION => {version})").fetchall()
+            except duckdb.CatalogException:
+                continue
+            found[version] = sorted(then)
+        return found
+
+
+def states(history: dict[int, Rows]) -> list[Rows]:
+    """One after the other, without what changed nothing, and without the empty table of the beginning."""
+    return [rows for rows, _ in groupby(history.values()) if rows]
+
+
+def test_statements_of_trino_leave_the_same_rows_in_duckdb(engine: Trino, db: duckdb.DuckDBPyConnection) -> None:
+    engine.query("CREATE SCHEMA s")
+    engine.query("CREATE TABLE s.t (id integer, name varchar) WITH (format = 'PARQUET')")
+    both = Both(engine, db, "s.t")
+    assert both.rows() == []
+    assert both.trino("INSERT INTO {t} VALUES (1, 'a'), (2, 'b'), (3, 'c')") == [(1, "a"), (2, "b"), (3, "c")]
+    assert both.trino("UPDATE {t} SET name = 'B' WHERE id = 2") == [(1, "a"), (2, "B"), (3, "c")]
+    assert both.duckdb("INSERT INTO {t} VALUES (4, 'd')") == [(1, "a"), (2, "B"), (3, "c"), (4, "d")]
+    assert both.trino("DELETE FROM {t} WHERE id IN (1, 4)") == [(2, "B"), (3, "c")]
+    merge = """MERGE INTO {t} t USING (VALUES (2, 'two'), (5, 'five')) AS s (id, name) ON t.id = s.id
+               WHEN MATCHED THEN UPDATE SET name = s.name WHEN NOT MATCHED THEN INSERT VALUES (s.id, s.name)"""
+    assert both.trino(merge) == [(2, "two"), (3, "c"), (5, "five")]
+    assert both.trino("ALTER TABLE {t} ADD COLUMN more bigint") == [
+        (2, "two", None),
+        (3, "c", None),
+        (5, "five", None),
+    ]
+    both.trino("ALTER TABLE {t} RENAME COLUMN name TO called")
+    assert both.trino("UPDATE {t} SET more = 7 WHERE called = 'c'") == [
+        (2, "two", None),
+        (3, "c", 7),
+        (5, "five", None),
+    ]
+    assert both.trino("ALTER TABLE {t} DROP COLUMN more") == [(2, "two"), (3, "c"), (5, "five")]
+    both.trino("ALTER TABLE {t} EXECUTE optimize")
+    assert both.duckdb("DELETE FROM {t} WHERE id = 5") == [(2, "two"), (3, "c")]
+    engine.query("ALTER TABLE s.t RENAME TO s.renamed")
+    both = Both(engine, db, "s.renamed")
+    assert both.rows() == [(2, "two"), (3, "c")]
+
+    engine.query("CREATE TABLE s.made AS SELECT id, called FROM s.renamed")
+    assert Both(engine, db, "s.made").rows() == [(2, "two"), (3, "c")]
+    engine.query("CREATE OR REPLACE TABLE s.made AS SELECT 9 AS id")
+    assert Both(engine, db, "s.made").rows() == [(9,)]
+    engine.query("CREATE TABLE s.parts (id integer, day date) WITH (partitioning = ARRAY['day'])")
+    engine.query("INSERT INTO s.parts VALUES (1, DATE '2026-01-01'), (2, DATE '2026-01-02')")
+    assert db.execute("SELECT id FROM s.parts WHERE day = '2026-01-02'").fetchall() == [(2,)]
+    assert engine.query("SELECT id FROM s.parts WHERE day = DATE '2026-01-02'") == [(2,)]
+
+    engine.query("CREATE VIEW s.v AS SELECT id + 1 AS more FROM s.renamed")
+    assert sorted(engine.query("SELECT * FROM s.v")) == [(3,), (4,)]
+    engine.query("CREATE OR REPLACE VIEW s.v AS SELECT id FROM s.renamed WHERE id = 2")
+    assert engine.query("SELECT * FROM s.v") == [(2,)]
+    engine.query("DROP VIEW s.v")
+    for name in ("renamed", "made", "parts"):
+        engine.query(f"DROP TABLE s.{name}")
+        with pytest.raises(duckdb.CatalogException):
+            db.execute(f"SELECT * FROM s.{name}")
+    engine.query("DROP SCHEMA s")
+
+
+def test_tables_of_one_name_come_one_after_the_other(engine: Trino, db: duckdb.DuckDBPyConnection) -> None:
+    for turn in (1, 2):
+        engine.query("CREATE SCHEMA again")
+        engine.query(f"CREATE TABLE again.t AS SELECT {turn} AS turn")
+        assert Both(engine, db, "again.t").rows() == [(turn,)]
+        engine.query("DROP TABLE again.t")
+        engine.query("DROP SCHEMA again")
+
+
+def test_nested_schemas_and_names_with_capitals(engine: Trino, db: duckdb.DuckDBPyConnection) -> None:
+    db.execute('CREATE SCHEMA "Above"')
+    db.execute('CREATE SCHEMA "Above.Below"')
+    db.execute('CREATE TABLE "Above.Below"."Told" AS SELECT 1 AS id')
+    assert engine.query('SELECT * FROM "above.below".told') == [(1,)]
+    engine.query('INSERT INTO "above.below".told VALUES 2')
+    engine.query('CREATE TABLE "above.below".made AS SELECT * FROM "above.below".told')
+    assert Both(engine, db, '"above.below".made').rows() == [(1,), (2,)]
+
+
+def test_with_keys_that_the_server_vends(engine: Trino, db: duckdb.DuckDBPyConnection) -> None:
+    keyless = engine.of("vended")
+    keyless.query("CREATE SCHEMA keyless")
+    keyless.query("CREATE TABLE keyless.t AS SELECT 1 AS id, 'a' AS name")
+    both = Both(keyless, db, "keyless.t")
+    assert both.trino("INSERT INTO {t} VALUES (2, 'b'), (3, 'c')") == [(1, "a"), (2, "b"), (3, "c")]
+    assert both.trino("UPDATE {t} SET name = 'B' WHERE id = 2") == [(1, "a"), (2, "B"), (3, "c")]
+    assert both.duckdb("INSERT INTO {t} VALUES (4, 'd')") == [(1, "a"), (2, "B"), (3, "c"), (4, "d")]
+    assert both.trino("DELETE FROM {t} WHERE id IN (1, 4)") == [(2, "B"), (3, "c")]
+    keyless.query("CREATE VIEW keyless.v AS SELECT max(id) AS most FROM keyless.t")
+    assert keyless.query("SELECT * FROM keyless.v") == [(3,)]
+
+
+@pytest.mark.parametrize("maker", ["duckdb", "trino"])
+def test_removing_orphans_takes_nothing_from_duckdb(engine: Trino, db: duckdb.DuckDBPyConnection, maker: str) -> None:
+    schema = f"orphans_{maker}"
+    db.execute(f"CREATE SCHEMA {schema}")
+    both = Both(engine, db, f"{schema}.t")
+    if maker == "duckdb":
+        db.execute(f"CREATE TABLE {schema}.t AS SELECT range::INTEGER AS id, 'x' || range AS name FROM range(1000)")
+        both.duckdb("INSERT INTO {t} VALUES (-1, 'inlined')")
+    else:
+        engine.query(
+            f"CREATE TABLE {schema}.t AS SELECT CAST(n AS integer) AS id, 'x' || CAST(n AS varchar) AS name "
+            "FROM UNNEST(sequence(0, 999)) AS u (n)"
+        )
+    both.trino("INSERT INTO {t} VALUES (2000, 'a'), (2001, 'b')")
+    both.trino("DELETE FROM {t} WHERE id % 10 = 3")
+    both.trino("DELETE FROM {t} WHERE id = 2000 OR id = 4")
+    both.duckdb("DELETE FROM {t} WHERE id = 5")
+    both.trino("UPDATE {t} SET name = 'y' WHERE id < 20")
+    now, listed, versions = both.rows(), both.history(), both.duckdb_history()
+    assert states(listed) == states(versions)
+    assert len(states(listed)) >= 5
+    engine.set("lake.remove_orphan_files_min_retention", "0s")
+    for _ in range(2):
+        engine.query(f"ALTER TABLE {schema}.t EXECUTE remove_orphan_files(retention_threshold => '0s')")
+        assert both.duckdb_history() == versions
+        assert both.history() == listed
+        assert both.rows() == now
+    assert len(both.trino("DELETE FROM {t} WHERE id = 6")) == len(now) - 1
+    assert len(both.duckdb("DELETE FROM {t} WHERE id = 7")) == len(now) - 2
