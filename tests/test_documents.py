@@ -5,7 +5,7 @@ import tomllib
 
 from mergus.pipeline import versions
 from mergus.pipeline.catalog_settings import catalog_settings
-from tests.support import documents
+from tests.support import documents, trino
 
 PIN = re.compile(r"([\w-]+)(?:\[\w+\])?==([\w.]+)")
 URI, WAREHOUSE = "http://lake.example:8181", "lake"
@@ -41,6 +41,7 @@ def test_the_versions_of_readme_are_those_that_the_tests_run() -> None:
     for minor, runtime in versions.RUNTIMES.items():
         delta = runtime.delta.rpartition(":")[2]
         expected.append((f"Spark {minor}", runtime.spark, f"Iceberg {runtime.iceberg}, Delta {delta}"))
+    expected.append(("Trino", trino.VERSION, "its own Iceberg connector"))
     section = documents.README.read_text().split("## Tested versions\n")[1].split("\n## ")[0]
     rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in section.splitlines() if "|" in line]
     assert rows[2:] == expected
