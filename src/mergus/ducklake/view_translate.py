@@ -65,15 +65,19 @@ def parse(sql: str) -> Expression:
     if len(sql) > MOST_CHARACTERS:
         raise Uncertain(f"it is longer than {MOST_CHARACTERS} characters")
     try:
-        return sqlglot.parse_one(sql, dialect="duckdb")
+        found = sqlglot.parse(sql, dialect="duckdb")
     except RecursionError:
         raise Uncertain("it is nested too deeply") from None
     except SqlglotError:
         raise Uncertain("it cannot be parsed") from None
+    if len(found) != 1 or found[0] is None:
+        raise Uncertain("it is not one statement")
+    return found[0]
 
 
 def written(tree: Expression, dialect: str, place: Callable[[str, str], list[str]]) -> str:
-    """In the words of an engine; `place` gives all parts of a table's name, of its schema and its own."""
+    """In the words of an engine; `place` gives all parts of a table's name, of its schema and its own. Raises
+    Uncertain."""
 
     def put(node: Expression) -> Expression:
         if not (isinstance(node, exp.Table) and node.db):
@@ -82,7 +86,12 @@ def written(tree: Expression, dialect: str, place: Callable[[str, str], list[str
         named = exp.Dot.build(parts) if len(parts) > 1 else parts[0]
         return exp.Table(this=named, alias=node.args.get("alias"))
 
-    return tree.transform(put).sql(dialect=dialect, identify=True, unsupported_level=ErrorLevel.RAISE)
+    try:
+        return tree.transform(put).sql(dialect=dialect, identify=True, unsupported_level=ErrorLevel.RAISE)
+    except RecursionError:
+        raise Uncertain("it is nested too deeply") from None
+    except SqlglotError:
+        raise Uncertain(f"it has something that {dialect} has not") from None
 
 
 def shared_names(tree: Expression) -> set[str]:
