@@ -98,11 +98,11 @@ def test_a_view_of_duckdbs_is_listed_and_loaded(
     assert str(view.metadata.view_uuid) == str(uuid)
     current = view.current_version()
     assert list(current.default_namespace) == [schema]
-    (text,) = current.representations
-    assert text.root.dialect == "duckdb"
+    shown = {text.root.dialect: text.root.sql for text in current.representations}
+    assert list(shown) == ["spark", "duckdb"]
     # what is shown says the same
     db.execute(f"USE lake.{schema}")
-    assert db.execute(text.root.sql).fetchall() == db.execute(f"FROM {schema}.v").fetchall() == [(2, "B", [2])]
+    assert db.execute(shown["duckdb"]).fetchall() == db.execute(f"FROM {schema}.v").fetchall() == [(2, "B", [2])]
     assert catalog.load_view((schema, "v")).metadata == view.metadata
 
 
@@ -161,7 +161,8 @@ def test_duckdb_replaces_renames_and_drops_a_view_that_a_client_made(
     db.execute(f"CREATE OR REPLACE VIEW {schema}.w AS SELECT 5 AS five")
     theirs = load(server, schema, "w")
     assert theirs["view-uuid"] != made["view-uuid"]
-    assert (texts(theirs), theirs["properties"], len(theirs["versions"])) == ({"duckdb": "SELECT 5 AS five"}, {}, 1)
+    assert (theirs["properties"], len(theirs["versions"])) == ({}, 1)
+    assert texts(theirs) == {"spark": "SELECT 5 AS `five`", "duckdb": "SELECT 5 AS five"}
     db.execute(f"DROP VIEW {schema}.w")
     assert names(server, schema) == []
     # and of what was known of the first, nothing is left
@@ -191,6 +192,28 @@ def test_a_client_changes_a_view_of_duckdbs(
     assert db.execute(f"FROM {schema}.v").fetchall() == [(7,)]
     comment = "SELECT comment FROM duckdb_views() WHERE schema_name = ? AND view_name = 'v'"
     assert db.execute(comment, [schema]).fetchall() == [("c",)]
+
+
+def test_the_text_for_spark_follows_the_tables_of_a_view_that_a_client_has_described(
+    server: Server, schema: str, db: duckdb.DuckDBPyConnection
+) -> None:
+    """What a client says about a view of DuckDB's is kept; what we say to Spark in DuckDB's place is not."""
+    db.execute(f'CREATE VIEW {schema}.v AS SELECT i, s AS "name" FROM t')
+    before = load(server, schema, "v")
+    assert texts(before)["spark"] == "SELECT `t`.`i` AS `i`, `t`.`s` AS `name` FROM `t` AS `t`"
+    changed = views.answered(commit(server, schema, "v", [{"action": "set-properties", "updates": {"a": "b"}}]))
+    assert changed == {**before, "properties": {"a": "b"}} == load(server, schema, "v")
+    # a column that is another now is not that of the view that the client has seen
+    db.execute(f"ALTER TABLE {schema}.t ALTER i TYPE BIGINT")
+    assert "its columns are not those that a client has seen" in texts(load(server, schema, "v"))["spark"]
+    db.execute(f"DROP TABLE {schema}.t")
+    assert f"View {schema}.v is written for DuckDB" in texts(load(server, schema, "v"))["spark"]
+
+
+def test_a_view_of_a_clients_is_shown_as_the_client_wrote_it(server: Server, schema: str) -> None:
+    for name, dialects in {"a": {"duckdb": "SELECT 1 AS i"}, "b": {"trino": "SELECT 1", "duckdb": "SELECT 2"}}.items():
+        create(server, schema, name, **dialects)
+        assert texts(load(server, schema, name)) == dialects
 
 
 def test_a_table_of_pyicebergs_is_seen_through_a_view(

@@ -1,16 +1,22 @@
-"""Views in Spark SQL: made, read, replaced, altered, listed and dropped; and what Spark says to those of DuckDB's."""
+"""Views in Spark SQL: made, read, replaced, altered, listed and dropped; and those of DuckDB's, of which Spark has the
+rows that DuckDB has, or none."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import duckdb
 import pytest
+from hypothesis import HealthCheck, given, settings
 from pyspark.errors import AnalysisException
 
+from mergus.ducklake.session import attach
 from tests.support import spark as sparks
 from tests.support import views
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
+from tests.support.view_queries import CERTAIN, ROWS, TABLES, UNCERTAIN, queries
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -82,18 +88,143 @@ def test_a_view_that_both_read(ask: Ask, server: Server, db: duckdb.DuckDBPyConn
     assert db.execute("SELECT count(*) FROM s.both").fetchall() == [(2,)]
 
 
-def test_spark_refuses_the_words_of_duckdb(ask: Ask, db: duckdb.DuckDBPyConnection) -> None:
-    """Iceberg's library takes another dialect where a view has no text in the one that it looks for: Spark refuses what
-    it cannot parse, and reads what it can."""
-    db.execute("CREATE VIEW s.theirs AS SELECT * EXCLUDE (name) FROM t")
-    db.execute("CREATE VIEW s.plain AS SELECT id FROM t WHERE id = 1")
-    assert [row[1] for row in ask("SHOW VIEWS IN {c}.s") if row[1] in {"plain", "theirs"}] == ["plain", "theirs"]
-    with pytest.raises(AnalysisException, match=r"Invalid view name: .*theirs"):
-        ask("SELECT * FROM {c}.s.theirs")
-    assert ask("SELECT * FROM {c}.s.plain") == [(1,)]
+def test_a_column_that_duckdb_quotes_has_its_values_in_spark(ask: Ask, db: duckdb.DuckDBPyConnection) -> None:
+    """DuckDB writes `"name"`, which is a text to Spark: every row would read `name`."""
+    db.execute("CREATE VIEW s.plain AS SELECT id, name FROM t WHERE id = 1")
+    assert ask("SELECT * FROM {c}.s.plain") == [(1, "a")]
+
+
+def test_spark_refuses_a_view_that_has_no_certain_translation(ask: Ask, db: duckdb.DuckDBPyConnection) -> None:
+    """It says why, and gives no rows whatever is asked; the view can be listed, described and dropped all the same."""
+    db.execute("CREATE VIEW s.theirs AS SELECT id, upper(name) AS big FROM t")
+    for query in ("SELECT *", "SELECT count(*)", "SELECT 1", "SELECT id"):
+        with pytest.raises(AnalysisException, match=r"View s.theirs is written for DuckDB .* the function upper\(\)"):
+            ask(f"{query} FROM {{c}}.s.theirs")
+    assert "theirs" in [row[1] for row in ask("SHOW VIEWS IN {c}.s")]
+    assert [row[:2] for row in ask("DESCRIBE {c}.s.theirs")] == [("id", "int"), ("big", "string")]
+    ask("ALTER VIEW {c}.s.theirs SET TBLPROPERTIES ('k' = 'v')")
+    with pytest.raises(Exception, match="loss of view dialects"):
+        ask("CREATE OR REPLACE VIEW {c}.s.theirs AS SELECT 1 AS x")
     ask("DROP VIEW {c}.s.theirs")
     with pytest.raises(duckdb.CatalogException):
         db.execute("FROM s.theirs")
+
+
+@dataclass(frozen=True)
+class Both:
+    """A DuckDB session and a Spark catalog on one lake."""
+
+    db: duckdb.DuckDBPyConnection
+    catalog: str
+
+    def make(self, query: str, view: str = "q.v") -> None:
+        self.db.execute(f"CREATE OR REPLACE VIEW {view} AS {query}")
+
+    def agree(self, view: str = "q.v", catalog: str | None = None, db: duckdb.DuckDBPyConnection | None = None) -> None:
+        db = db or self.db
+        found = db.sql(f"FROM {view}")
+        kinds = list(zip(found.columns, map(str, found.types), strict=True))
+        items = ", ".join(shown(name, kind, '"', "epoch_us") for name, kind in kinds)
+        theirs = db.execute(f"SELECT {items} FROM {view}").fetchall()
+        items, place = ", ".join(shown(name, kind, "`", "unix_micros") for name, kind in kinds), view.replace('"', "")
+        spark = sparks.session().sql(f"SELECT {items} FROM {catalog or self.catalog}.{place}")
+        assert values(spark.collect()) == values(theirs), view
+
+
+@pytest.fixture(scope="module")
+def both(lake: TestLake, server: Server) -> Iterator[Both]:
+    name = sparks.catalog(lake.settings, server.uri)
+    with lake.duckdb() as session:
+        for statement in (f"CREATE SCHEMA q; {TABLES}; {ROWS}").split(";\n"):
+            session.execute(in_q(statement))
+        yield Both(session, name)
+
+
+def shown(name: str, kind: str, quote: str, instant: str) -> str:
+    """Instants are compared as numbers: a session's time zone is no part of them."""
+    quoted = f"{quote}{name.replace(quote, quote * 2)}{quote}"
+    return f"{instant}({quoted})" if kind == "TIMESTAMP WITH TIME ZONE" else quoted
+
+
+def values(rows: Iterable[Iterable[Any]]) -> list[list[str]]:
+    """In any order. A HUGEINT is a decimal elsewhere."""
+
+    def text(value: object) -> str:
+        is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+        return str(Decimal(value).normalize()) if is_number else repr(value)  # pyright: ignore[reportArgumentType]
+
+    return sorted([text(value) for value in row] for row in rows)
+
+
+def in_q(text: str) -> str:
+    return text.replace(" s.", " q.").replace(" S.", " Q.")
+
+
+@pytest.mark.parametrize("query", CERTAIN)
+def test_both_engines_have_the_rows_of_a_view_that_is_certain(both: Both, query: str) -> None:
+    both.make(in_q(query))
+    both.agree()
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(query=queries())
+def test_both_engines_have_the_rows_of_any_view_of_what_is_certain(both: Both, query: str) -> None:
+    both.make(in_q(query))
+    both.agree()
+
+
+@pytest.mark.parametrize("query", UNCERTAIN)
+def test_spark_has_no_rows_of_a_view_that_is_not_certain(both: Both, query: str) -> None:
+    both.make(in_q(query))
+    with pytest.raises(AnalysisException, match=r"View q.v is written for DuckDB"):
+        sparks.session().sql(f"SELECT count(*) FROM {both.catalog}.q.v").collect()
+
+
+def test_views_in_nested_namespaces_of_views_and_of_other_namespaces(both: Both) -> None:
+    db = both.db
+    db.execute('CREATE SCHEMA "deep.er"; CREATE TABLE "deep.er".own(id INTEGER, "Name" VARCHAR)')
+    db.execute("""INSERT INTO "deep.er".own VALUES (1, 'one'), (3, 'three')""")
+    text = 'SELECT own.id, t.name, own."Name" AS other FROM "deep.er".own JOIN q.t ON t.id = own.id'
+    both.make(text, '"deep.er".first')
+    both.make('SELECT other, id FROM "deep.er".FIRST WHERE id > 1', '"deep.er".second')
+    both.make('SELECT * FROM "deep.er".second', "q.third")
+    for view in ('"deep.er".first', '"deep.er".second', "q.third"):
+        both.agree(view)
+    # a view of one that is not certain has no rows, either
+    both.make('SELECT lower("Name") AS small FROM "deep.er".own', '"deep.er".first')
+    both.make('SELECT small FROM "deep.er".first', "q.third")
+    with pytest.raises(AnalysisException, match=r"View deep.er.first is written for DuckDB"):
+        sparks.session().sql(f"SELECT count(*) FROM {both.catalog}.q.third").collect()
+    # a view with names of its own for columns
+    db.execute('CREATE VIEW q.named("The Id", "select") AS SELECT id, "order" FROM q.u')
+    both.agree("q.named")
+
+
+def test_a_macro_by_the_name_of_a_function_makes_it_uncertain(both: Both) -> None:
+    both.make("SELECT length(name) AS n FROM q.t", "q.measured")
+    both.agree("q.measured")
+    both.db.execute("CREATE MACRO q.length(s) AS 7")
+    try:
+        with pytest.raises(AnalysisException, match=r"the lake has a macro length\(\)"):
+            sparks.session().sql(f"SELECT count(*) FROM {both.catalog}.q.measured").collect()
+    finally:
+        both.db.execute("DROP MACRO q.length")
+
+
+def test_views_of_the_past_in_both_engines(both: Both, lake: TestLake, server: Server) -> None:
+    both.db.execute("CREATE TABLE q.past(id INTEGER, name VARCHAR)")
+    both.make('SELECT *, name AS "order" FROM q.past', "q.then")
+    both.db.execute("INSERT INTO q.past VALUES (1, 'a'), (2, NULL)")
+    at = lake.snapshots()[-1][0]
+    both.db.execute("ALTER TABLE q.past RENAME name TO other; ALTER TABLE q.past ADD COLUMN more INTEGER")
+    both.make('SELECT more, other AS "order" FROM q.past', "q.then")
+    both.db.execute("INSERT INTO q.past VALUES (3, 'c', 5)")
+    both.agree("q.then")
+    name = sparks.catalog(lake.settings, server.uri)
+    sparks.session().conf.set(f"spark.sql.catalog.{name}.warehouse", f"{lake.settings.prefix}@{at}")
+    with attach(lake.settings, read_only=True, at=at) as then:
+        assert then.sql("FROM q.then").columns == ["id", "name", "order"]
+        both.agree("q.then", name, then)
 
 
 def test_spark_tells_why_a_view_cannot_be_shown(ask: Ask, db: duckdb.DuckDBPyConnection) -> None:

@@ -83,26 +83,26 @@ async def replace_view(
     root = (await table_places.premises(lake)).root
     now_ms = int(time.time() * 1000)
 
-    async def plan(found: FoundView) -> tuple[ViewMetadata, ViewMetadata]:
-        """What it is, and what it is to be."""
+    async def plan(found: FoundView) -> tuple[ViewMetadata, ViewMetadata, ShownView]:
+        """What it is, what it is to be, and how that is shown."""
         base = await lake.views.metadata(found, root)
         view_update.check(requirements, base)
         wanted = view_update.apply(base, updates, now_ms)
         await _check(lake, namespace, base, wanted)
-        return base, wanted
+        return base, wanted, await lake.views.shown(found, wanted)
 
     found = await find(lake, namespace, name)
-    base, wanted = await plan(found)
+    base, wanted, view = await plan(found)
     if wanted != base:
         async with lake.commit(ctx) as tx:
             current = await find_view(tx.conn, namespace, name)
             if current != found:
                 found = current
-                base, wanted = await plan(current)
+                base, wanted, view = await plan(current)
             if wanted != base:
                 await _write(tx, found, wanted)
-            ctx.content = shown(wanted).answer()
-    return await _published(lake, shown(wanted))
+            ctx.content = view.answer()
+    return await _published(lake, view)
 
 
 async def _add(lake: Lake, ctx: RequestContext, namespace: Namespace, name: str, view: ViewMetadata) -> ShownView:

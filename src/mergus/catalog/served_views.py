@@ -1,15 +1,19 @@
 """Views as a server shows them: what DuckLake and the annex say of one, put together.
 
 DuckLake's row is the truth. What we keep of a view counts if the row has the uuid and the text that we know; then its
-comment is the row's. A row that we know nothing of is a view of DuckDB's: one version, in one dialect, with the columns
-that a DuckDB session finds. What that found is remembered for as long as no schema of the lake changes. All of this
-holds at an older snapshot as it does now.
+comment is the row's. A row that we know nothing of is a view of DuckDB's: one version, with the columns that a DuckDB
+session finds. What that found is remembered for as long as no schema of the lake changes. All of this holds at an older
+snapshot as it does now.
+
+A version that DuckDB has made is shown with a text for Spark beside DuckDB's (view_dialects.py). We do not keep that
+text: it follows what the view reads. A version that a client has made is shown as the client wrote it.
 
 Every state of a view is also a file, named by its content in the view's location, as Iceberg's clients expect. It is
 written after the change, and by the first in each process that shows it: it can be made again at any time.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,16 +22,20 @@ import orjson
 from mergus.annex import views as annex
 from mergus.catalog.find import find_namespace
 from mergus.catalog.newest import keep_newest
+from mergus.catalog.view_dialects import SPARK, parse_view, refusal, translate_view
 from mergus.config import Settings
 from mergus.ducklake import views
 from mergus.ducklake.columns import Unrepresentable
 from mergus.ducklake.connect import Conn, Pool, one_state
 from mergus.ducklake.schemas import Schema as LakeSchema
 from mergus.ducklake.view_columns import BrokenView, Describer
+from mergus.ducklake.view_kinds import Uncertain
 from mergus.ducklake.view_reach import reason_against
+from mergus.ducklake.view_sources import Found, find_macro, find_relations
+from mergus.ducklake.view_translate import Tree
 from mergus.errors import NoSuchNamespace, NoSuchView, ServiceUnavailable, Unsupported
 from mergus.iceberg.namespace import Namespace
-from mergus.iceberg.schema import Schema
+from mergus.iceberg.schema import Schema, schema_json
 from mergus.iceberg.view_metadata import (
     LogEntry,
     Representation,
@@ -41,6 +49,7 @@ from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
 COMMENT: Final = "comment"
+SUMMARY: Final[Mapping[str, str]] = {"engine-name": "duckdb"}
 METADATA_PATH: Final = "write.metadata.path"
 DESCRIBE_SECONDS: Final = 30
 REMEMBERED: Final = 10_000
@@ -105,6 +114,14 @@ def shown(metadata: ViewMetadata) -> ShownView:
     return ShownView(f"{directory}/{metadata.current_version_id:05}-{digest(file)}.metadata.json", file)
 
 
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What DuckDB finds in a view of its own, and the text for Spark."""
+
+    schema: Schema
+    spark: str
+
+
 class ServedViews:
     """Of one process."""
 
@@ -113,7 +130,7 @@ class ServedViews:
         self._pool = pool
         # one for the past: who travels does not take the other's session away
         self._now, self._then = Describer(settings), Describer(settings)
-        self._described: dict[tuple[int, int, int, bool], Schema | Exception] = {}
+        self._described: dict[tuple[int, int, int, bool], _Described | Exception] = {}
         self._written: dict[str, None] = {}
 
     async def metadata(self, found: FoundView, root: Location) -> ViewMetadata:
@@ -122,7 +139,23 @@ class ServedViews:
         if found.kept is not None:
             return found.kept
         assert found.row is not None  # noqa: S101  (one of the two is there)
-        return _of_duckdb(found, found.row, await self._columns(found, found.row), root)
+        return _of_duckdb(found, found.row, (await self._of_row(found, found.row)).schema, root)
+
+    async def shown(self, found: FoundView, metadata: ViewMetadata) -> ShownView:
+        """What `metadata` says of the view, with a text for Spark if its current version is of DuckDB's making. Raises
+        Unsupported for a view of DuckDB's alone that cannot be described."""
+        if found.row is None or not _is_of_duckdb(metadata.current, found.row):
+            return shown(metadata)
+        try:
+            described = await self._of_row(found, found.row)
+            spark = described.spark
+            if not _is_same(described.schema, metadata.schemas[metadata.current.schema_id]):
+                spark = refusal(f"{found.namespace}.{found.name}", "its columns are not those that a client has seen")
+        except Unsupported as e:
+            if found.kept is None:
+                raise
+            spark = refusal(f"{found.namespace}.{found.name}", e.message)
+        return shown(_with_text(metadata, Representation(SPARK, spark)))
 
     async def publish(self, view: ShownView) -> None:
         """Puts its file where it says, unless this process has."""
@@ -134,36 +167,72 @@ class ServedViews:
         for describer in (self._now, self._then):
             await asyncio.to_thread(describer.close)
 
-    async def _columns(self, found: FoundView, row: views.View) -> Schema:
+    async def _of_row(self, found: FoundView, row: views.View) -> _Described:
         # apart from the past: what is described now may be of a later schema_version already
         key = (row.id, row.begin, row.schema_version, found.at is None)
         if key not in self._described:
             try:
-                result = await self._described_safely(found, row)
+                async with asyncio.timeout(DESCRIBE_SECONDS):
+                    result = await self._described_safely(found, row)
             except (BrokenView, Unrepresentable) as e:
                 result = e
+            except TimeoutError:
+                self._describer(found).interrupt()
+                raise ServiceUnavailable("DuckDB takes too long to describe the view; try again") from None
             keep_newest(self._described, key, result, REMEMBERED)
         match self._described[key]:
-            case Schema() as schema:
-                return schema
+            case _Described() as described:
+                return described
             case problem:
                 raise Unsupported(f"View {found.namespace}.{found.name} cannot be shown: {problem}")
 
-    async def _described_safely(self, found: FoundView, row: views.View) -> Schema:
+    async def _described_safely(self, found: FoundView, row: views.View) -> _Described:
+        """The view is parsed, described and translated in threads; a text that has no certain translation says so."""
+        tree: Tree | None = None
+        named, relations, reason = list[tuple[str, str]](), Found(), ""
         async with one_state(self._pool) as conn:
             against = await reason_against(conn, row.sql, found.at)
-        if against is not None:
-            raise BrokenView(against)
-        return await self._describe(found)
+            if against is not None:
+                raise BrokenView(against)
+            try:
+                tree, named = await asyncio.to_thread(parse_view, row.shown_sql)
+                relations = await find_relations(conn, named, found.schema.name, found.at)
+                if (macro := await find_macro(conn, found.at)) is not None:
+                    tree, reason = None, f"the lake has a macro {macro}()"
+            except Uncertain as e:
+                reason = str(e)
+        return await asyncio.to_thread(self._describe, found, tree, relations, reason)
 
-    async def _describe(self, found: FoundView) -> Schema:
-        describer = self._now if found.at is None else self._then
-        try:
-            async with asyncio.timeout(DESCRIBE_SECONDS):
-                return await asyncio.to_thread(describer.describe, found.schema.name, found.name, found.at)
-        except TimeoutError:
-            describer.interrupt()
-            raise ServiceUnavailable("DuckDB takes too long to describe the view; try again") from None
+    def _describe(self, found: FoundView, tree: Tree | None, relations: Found, reason: str) -> _Described:
+        describer, own = self._describer(found), found.schema.name
+        others = list(relations.values()) if tree is not None else []
+        description = describer.describe(own, found.name, found.at, others)
+        if tree is not None:
+            try:
+                spark = translate_view(tree, relations, description, own, describer, found.at)
+                return _Described(description.schema, spark)
+            except (Uncertain, BrokenView) as e:
+                reason = str(e)
+        return _Described(description.schema, refusal(f"{found.namespace}.{found.name}", reason))
+
+    def _describer(self, found: FoundView) -> Describer:
+        return self._now if found.at is None else self._then
+
+
+def _is_of_duckdb(version: ViewVersion, row: views.View) -> bool:
+    """Whether it is the version that we show of a row, and not one that a client has written."""
+    return version.summary == SUMMARY and version.representations == (Representation(views.DIALECT, row.shown_sql),)
+
+
+def _is_same(schema: Schema, other: Schema) -> bool:
+    return schema_json(schema, 0)["fields"] == schema_json(other, 0)["fields"]
+
+
+def _with_text(metadata: ViewMetadata, text: Representation) -> ViewMetadata:
+    """The current version has it first: who knows neither dialect takes the first."""
+    current = metadata.current
+    wider = replace(current, representations=(text, *current.representations))
+    return replace(metadata, versions=tuple(wider if v is current else v for v in metadata.versions))
 
 
 def _of_duckdb(found: FoundView, row: views.View, schema: Schema, root: Location) -> ViewMetadata:
@@ -172,7 +241,7 @@ def _of_duckdb(found: FoundView, row: views.View, schema: Schema, root: Location
         version_id=FIRST_VERSION,
         timestamp_ms=made_ms,
         schema_id=0,
-        summary={"engine-name": "duckdb"},
+        summary=SUMMARY,
         representations=(Representation(views.DIALECT, row.shown_sql),),
         default_namespace=found.namespace.levels,
     )

@@ -13,7 +13,7 @@ from mergus.catalog.find import find_namespace, find_schema
 from mergus.catalog.lake import Lake
 from mergus.catalog.names import check_name, find_clash, target_taken
 from mergus.catalog.paging import PageRequest
-from mergus.catalog.served_views import FoundView, ShownView, find_view, shown
+from mergus.catalog.served_views import FoundView, ShownView, find_view
 from mergus.catalog.table_places import premises
 from mergus.ducklake import views
 from mergus.ducklake.connect import one_state
@@ -52,7 +52,7 @@ async def load_view(lake: Lake, ctx: RequestContext, namespace: Namespace, name:
     while True:
         found = await find(lake, namespace, name, ctx.at)
         try:
-            view = shown(await lake.views.metadata(found, root))
+            view = await lake.views.shown(found, await lake.views.metadata(found, root))
             break
         except Unsupported:
             # what was described may have been another view already

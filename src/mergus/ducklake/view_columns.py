@@ -9,7 +9,9 @@ Types are those of results, and not of files: there is an Iceberg type for each 
 """
 
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import duckdb
@@ -17,6 +19,7 @@ import duckdb
 from mergus.config import Settings, hide_password
 from mergus.ducklake import session
 from mergus.ducklake.columns import Unrepresentable
+from mergus.ducklake.view_kinds import Columns, kind_of
 from mergus.errors import ServiceUnavailable, SetupError
 from mergus.iceberg.schema import Field, List, Map, Schema, Struct, Type
 from mergus.iceberg.schema_parse import MAX_DEPTH, with_fresh_ids
@@ -65,6 +68,26 @@ class BrokenView(Exception):
     """DuckDB cannot read the view: why."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    columns: list[str]
+    types: list[Any]
+
+    @property
+    def kinds(self) -> Columns:
+        return tuple(zip(self.columns, map(kind_of, self.types), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """`kinds` are the view's columns as view_translate.py needs them, `others` those of the other tables and views
+    that were asked for."""
+
+    schema: Schema
+    kinds: Columns
+    others: tuple[Columns, ...]
+
+
 class Describer:
     """Of one process. Every method blocks: call it in a thread."""
 
@@ -74,16 +97,29 @@ class Describer:
         self._at: int | None = None
         self._turn = threading.Lock()
 
-    def describe(self, schema: str, name: str, at: int | None = None) -> Schema:
-        """The columns that the view has now, or had at a snapshot. Raises BrokenView, Unrepresentable, or
-        ServiceUnavailable."""
+    def describe(
+        self, schema: str, name: str, at: int | None = None, others: Sequence[tuple[str, str]] = ()
+    ) -> Description:
+        """The columns that the view has now, or had at a snapshot, and those of other tables and views. Raises
+        BrokenView, Unrepresentable, or ServiceUnavailable."""
+        named = [f"SELECT * FROM {_place(*one)}" for one in ((schema, name), *others)]
+        of_view, *of_others = self._bind(named, at)
+        return Description(
+            schema_of(of_view.columns, of_view.types), of_view.kinds, tuple(one.kinds for one in of_others)
+        )
+
+    def kinds_of_query(self, sql: str, at: int | None = None) -> Columns:
+        """The columns of a SELECT. Raises as describe() does."""
+        return self._bind([sql], at)[0].kinds
+
+    def _bind(self, queries: Sequence[str], at: int | None) -> list[_Bound]:
         with self._turn:
             if self._at != at:
                 self._close()
                 self._at = at
             for is_kept in (self._session is not None, False):
                 try:
-                    return self._describe(schema, name)
+                    return self._bind_at_once(queries)
                 except (duckdb.Error, SetupError) as e:
                     self._close()
                     if is_kept:
@@ -103,18 +139,27 @@ class Describer:
         with self._turn:
             self._close()
 
-    def _describe(self, schema: str, name: str) -> Schema:
+    def _bind_at_once(self, queries: Sequence[str]) -> list[_Bound]:
+        """All of them in one state of the lake."""
         if self._session is None:
             self._session = _open(self._settings, self._at)
-        named = ".".join(map(session.identifier, ("lake", schema, name)))
-        found = self._session.sql(f"SELECT * FROM {named}")
-        return schema_of(found.columns, cast(list[Any], found.types))
+        self._session.begin()
+        try:
+            found = [self._session.sql(query) for query in queries]
+            return [_Bound(one.columns, cast(list[Any], one.types)) for one in found]
+        finally:
+            with suppress(duckdb.Error):
+                self._session.rollback()
 
     def _close(self) -> None:
         current, self._session = self._session, None
         if current is not None:
             with suppress(duckdb.Error):
                 current.close()
+
+
+def _place(schema: str, name: str) -> str:
+    return ".".join(map(session.identifier, ("lake", schema, name)))
 
 
 def schema_of(names: list[str], types: list[Any]) -> Schema:

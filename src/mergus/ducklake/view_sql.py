@@ -75,6 +75,23 @@ def _tree(session: duckdb.DuckDBPyConnection, sql: str) -> Any:  # noqa: ANN401 
     return tree
 
 
+def canonical(sql: str) -> str:
+    """The same text as DuckDB writes it, with parentheses around every expression. Raises ValueError for what it does
+    not write so that it reads the same. Blocks: call it in a thread."""
+    with duckdb.connect(config=_CONFIG) as session:
+        tree = _tree(session, sql)
+        query = "SELECT json_deserialize_sql(json_serialize_sql(?::VARCHAR))"
+        row = session.execute(query, [_plain(sql)]).fetchone()
+        text = str(row[0]) if row else ""
+        try:
+            is_same = _without_places(tree) == _without_places(_tree(session, text))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+    if not is_same:
+        raise ValueError("DuckDB writes it with other words")
+    return text
+
+
 def unqualified_names(sql: str) -> list[str]:
     """Tables and views that it names without a schema. One that is also the name of a common table expression is
     taken for that. Raises ValueError for what cannot be looked through. Blocks: call it in a thread."""
@@ -92,6 +109,13 @@ def unqualified_names(sql: str) -> list[str]:
 def _plain(sql: str) -> str:
     """The parser does not know the placeholder."""
     return sql.replace(CATALOG, "lake")
+
+
+def _without_places(tree: Any) -> Any:  # noqa: ANN401  (JSON)
+    """Where in the text something stands is no part of what it says."""
+    for node in _objects(tree):
+        node.pop("query_location", None)
+    return tree
 
 
 def _objects(tree: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401  (JSON)

@@ -1,0 +1,114 @@
+"""Texts of DuckDB's views for Spark: what is translated gives the same rows in DuckDB itself, with every column of the
+same type; what is not certain is refused, and why. tests/interop/test_views_spark.py asks Spark."""
+
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+from hypothesis import given, settings
+
+from mergus.catalog.view_dialects import parse_view
+from mergus.ducklake.view_kinds import INT, Columns, Uncertain, kind_of
+from mergus.ducklake.view_sql import canonical
+from mergus.ducklake.view_translate import MOST_CHARACTERS, Relation, parse, translate, written
+from tests.support.view_queries import CERTAIN, ROWS, TABLES, UNCERTAIN, queries
+
+
+@pytest.fixture(scope="module")
+def db() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as session:
+        session.execute(f"CREATE SCHEMA s; {TABLES}; {ROWS}")
+        yield session
+
+
+def columns(db: duckdb.DuckDBPyConnection, query: str) -> Columns:
+    found = db.sql(query)
+    return tuple(zip(found.columns, map(kind_of, found.types), strict=True))
+
+
+def view_of(db: duckdb.DuckDBPyConnection, query: str) -> str:
+    """Its text as DuckDB keeps it."""
+    db.execute(f"CREATE OR REPLACE VIEW s.v AS {query}")
+    ((text,),) = db.execute("SELECT sql FROM duckdb_views() WHERE view_name = 'v'").fetchall()
+    return text[text.index(" AS ") + 4 :].strip().rstrip(";")
+
+
+def texts(db: duckdb.DuckDBPyConnection, query: str) -> dict[str, str]:
+    """By dialect."""
+    text = view_of(db, query)
+    relations = {}
+    for name in ("t", "u"):
+        relations["s", name] = relations["", name] = Relation("s", name, columns(db, f"FROM s.{name}"))
+    tree, _ = parse_view(text)
+    result = translate(tree, relations, columns(db, "FROM s.v"))
+    return {dialect: written(result, dialect, lambda schema, name: [schema, name]) for dialect in ("spark", "duckdb")}
+
+
+def rows(db: duckdb.DuckDBPyConnection, query: str) -> list[tuple[str, ...]]:
+    # a HUGEINT has the same text as the decimal that it is elsewhere
+    return sorted(tuple(map(str, row)) for row in db.execute(f"SELECT COLUMNS(*)::VARCHAR FROM ({query})").fetchall())
+
+
+def agrees(db: duckdb.DuckDBPyConnection, query: str) -> None:
+    same = texts(db, query)["duckdb"]
+    assert columns(db, same) == columns(db, "FROM s.v")
+    assert rows(db, same) == rows(db, "FROM s.v")
+
+
+@pytest.mark.parametrize("query", CERTAIN)
+def test_what_is_certain_has_the_same_rows_and_columns(db: duckdb.DuckDBPyConnection, query: str) -> None:
+    agrees(db, query)
+
+
+@settings(max_examples=300, deadline=None)
+@given(query=queries())
+def test_any_query_that_is_made_of_what_is_certain(query: str) -> None:
+    with duckdb.connect() as session:
+        session.execute(f"CREATE SCHEMA s; {TABLES}; {ROWS}")
+        agrees(session, query)
+
+
+@pytest.mark.parametrize(("query", "reason"), UNCERTAIN.items())
+def test_what_is_not_certain_is_refused_with_the_reason(db: duckdb.DuckDBPyConnection, query: str, reason: str) -> None:
+    with pytest.raises(Uncertain, match=reason):
+        texts(db, query)
+
+
+def test_words_of_spark(db: duckdb.DuckDBPyConnection) -> None:
+    def spark(query: str) -> str:
+        return texts(db, query)["spark"]
+
+    assert spark("SELECT id, name FROM s.t") == ("SELECT `t`.`id` AS `id`, `t`.`name` AS `name` FROM `s`.`t` AS `t`")
+    assert spark(r"SELECT 'a\n''b' AS x") == r"SELECT 'a\\n\'b' AS `x`"
+    assert spark('SELECT "Mixed ""Case" AS "a`b" FROM s.u') == (
+        'SELECT `u`.`Mixed "Case` AS `a``b` FROM `s`.`u` AS `u`'
+    )
+    assert spark("SELECT id FROM s.t ORDER BY d DESC, p LIMIT 3").endswith(
+        "ORDER BY `t`.`d` DESC, `t`.`p` ASC NULLS LAST LIMIT 3"
+    )
+    # a column is not cast where the number can be
+    assert "`t`.`p` > CAST(1 AS DECIMAL(10, 2))" in spark("SELECT id FROM s.t WHERE p > 1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"SELECT {'CASE WHEN true THEN ' * 300}1{' END' * 300} AS x",
+        f"SELECT {' + '.join(['1.5'] * 3000)} AS x",
+        f"SELECT 1 AS x WHERE {' AND '.join(['(1 = 1)'] * 1400)}",
+        "SELECT 'x" + "x" * MOST_CHARACTERS + "' AS x",
+        "SELECT 1 AS x FROM",
+        "SELECT 1 AS x; SELECT 2",
+    ],
+)
+def test_a_text_that_nobody_can_look_through_is_not_certain(text: str) -> None:
+    for read in (parse, lambda sql: parse_view(sql)[0]):
+        with pytest.raises(Uncertain):
+            translate(read(text), {}, (("x", INT),))
+
+
+def test_a_text_is_canonical_if_duckdb_reads_the_same_again() -> None:
+    assert canonical("select a from t where x or y and not z = 1") == ("SELECT a FROM t WHERE (x OR (y AND (z != 1)))")
+    # written as 1000.0, which is a decimal
+    with pytest.raises(ValueError, match="other words"):
+        canonical("SELECT 1e3 AS x")
