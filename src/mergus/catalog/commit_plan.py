@@ -14,6 +14,7 @@ from typing import Final
 from mergus.catalog import commit_data
 from mergus.catalog.commit_data import DataStep, Progress, Scene
 from mergus.catalog.commit_files import FileTerms
+from mergus.catalog.commit_fit import check_fit, find_brought
 from mergus.catalog.delete_files import Drawer
 from mergus.catalog.lake import Lake
 from mergus.catalog.locations import TablePlaces
@@ -35,7 +36,7 @@ from mergus.iceberg.requirements import AssertCreate, Requirement
 from mergus.iceberg.schema import Field, Schema, schema_json
 from mergus.iceberg.schema_parse import check_names, parse_schema
 from mergus.iceberg.table_update import TableUpdate
-from mergus.iceberg.transforms import result_type
+from mergus.iceberg.transforms import can_transform, result_type
 from mergus.iceberg.updates import AddedSnapshot, AddSnapshot, AssignUuid, Update
 from mergus.materialise.chain import Workshop
 from mergus.materialise.entries import leaves
@@ -144,6 +145,8 @@ async def plan(
         made = _with_wider(made, had, wider)
         steps = await _steps(lake, made, shown, base, places, litter)
     await check_mappings(lake, made, steps)
+    brought = find_brought(steps, update, schema, shown, None if table is None else table.reading)
+    await check_fit(lake.objects, schema, made.columns_after, _NEXT, brought)
     return replace(made, steps=steps)
 
 
@@ -343,7 +346,8 @@ def terms_of(made: Plan, shown: TableMetadata | None) -> FileTerms:
         f.field_id: result_type(f.transform, kinds[f.source_id])
         for spec in specs.values()
         for f in spec.fields
-        if f.source_id in kinds
+        # a file is listed without a partition whose field is of a column that is gone, or is something else by now
+        if can_transform(f.transform, kinds.get(f.source_id))
     }
     default = update.default_spec_after(shown).spec_id
     locals_of_default = [i for i, spec in specs.items() if spec.spec_id == default]

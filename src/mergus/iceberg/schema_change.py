@@ -5,7 +5,7 @@ changes only into one that holds all values of it, and nothing becomes required 
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,6 +92,13 @@ def check_evolution(current: Schema, wanted: Schema, last_column_id: int, histor
             _check_new(new)
 
 
+def doubtful_fields(written: Schema, left: Schema) -> frozenset[int]:
+    """The fields of `left` that a file of `written` may not have in a way that is read as `left` says: those of another
+    type or place, and those that became required. Pure: what the file really has, only the file tells."""
+    had = _placed(written)
+    return frozenset(i for i, new in _placed(left).items() if _is_doubtful(had.get(i), new, had))
+
+
 def changed(current: Schema, wanted: Schema) -> SchemaChange:
     """What is to be done for the one to become the other, of which `check_evolution` has said that it may.
 
@@ -114,6 +121,17 @@ def changed(current: Schema, wanted: Schema) -> SchemaChange:
         reordered=_reordered(current.fields, wanted.fields)
         or any(_reordered(pair.old.children, pair.new.children) for pair in kept),
     )
+
+
+def _is_doubtful(old: Placed | None, new: Placed, had: Mapping[int, Placed]) -> bool:
+    try:
+        if old is not None:
+            _check_same(old, new)
+        elif new.parent is None or new.parent in had:
+            _check_new(new)
+    except ValueError:
+        return True
+    return old is not None and new.field.required and not old.field.required
 
 
 def _check_same(old: Placed, new: Placed) -> None:
