@@ -109,3 +109,64 @@ def test_a_column_goes_that_rows_of_the_same_transaction_are_partitioned_by(clie
     client.run("INSERT INTO {s}.t VALUES (7, 8)", "DELETE FROM {s}.t WHERE a = 1")
     client.agree()
     assert client.run("FROM {s}.t ORDER BY a") == [(4, 5), (7, 8)]
+
+
+def test_rows_of_one_file_are_deleted_several_times_in_one_transaction(client: Client) -> None:
+    """Each statement is a snapshot of its own, before and after which both engines read the same rows."""
+    client.run("CREATE TABLE {s}.t (a INTEGER, b INTEGER)", "INSERT INTO {s}.t SELECT range, 0 FROM range(20)")
+    client.run("DELETE FROM {s}.t WHERE a = 19")
+    client.commit(
+        "DELETE FROM {s}.t WHERE a = 1",
+        "UPDATE {s}.t SET b = 100 WHERE a = 2",
+        "UPDATE {s}.t SET b = b + 1 WHERE a IN (2, 3)",
+        "DELETE FROM {s}.t WHERE a > 15",
+    )
+    snapshots = client.agree()
+    assert len(snapshots) == 6
+    counts = [client.ask_ducklake(f"SELECT count(*) FROM {{s}}.t AT (VERSION => {at})") for at in snapshots]
+    assert counts == [[(n,)] for n in (20, 19, 18, 18, 18, 15)]
+    assert client.run("FROM {s}.t WHERE b > 0 ORDER BY a") == [(2, 101), (3, 1)]
+    client.run("DELETE FROM {s}.t WHERE a = 5")
+    assert len(client.agree()) == 7
+    # each data file has one delete file, which says since when each row is gone
+    files = client.sharing.lake.sql(
+        """SELECT count(*) FROM ducklake_delete_file d JOIN ducklake_table t USING (table_id)
+           JOIN ducklake_schema s USING (schema_id) WHERE schema_name = %s AND d.end_snapshot IS NULL
+           GROUP BY data_file_id""",
+        client.schema,
+    )
+    assert {n for (n,) in files} == {1}
+
+
+def test_rows_of_one_transaction_are_deleted_by_it_again(client: Client) -> None:
+    client.run("CREATE TABLE {s}.t (a INTEGER, b INTEGER)")
+    client.commit(
+        "INSERT INTO {s}.t SELECT range, 0 FROM range(9)",
+        "DELETE FROM {s}.t WHERE a = 1",
+        "ALTER TABLE {s}.t ADD COLUMN c INTEGER",
+        "INSERT INTO {s}.t VALUES (70, 7, 7)",
+        "UPDATE {s}.t SET b = 5 WHERE a IN (2, 70)",
+        "DELETE FROM {s}.t WHERE a IN (3, 70)",
+    )
+    assert len(client.agree()) == 5
+    assert client.run("SELECT a FROM {s}.t ORDER BY a") == [(a,) for a in (0, 2, 4, 5, 6, 7, 8)]
+
+
+def test_inlined_rows_and_rows_of_files_are_deleted_several_times_in_one_transaction(client: Client) -> None:
+    client.run("CREATE TABLE {s}.t (a INTEGER, b INTEGER)")
+    client.ask_ducklake("INSERT INTO lake.{s}.t SELECT range, 0 FROM range(100, 130)")
+    client.ask_ducklake("INSERT INTO lake.{s}.t SELECT range, 0 FROM range(6)")
+    client.ask_ducklake("DELETE FROM lake.{s}.t WHERE a IN (5, 129)")
+    client.commit(
+        "DELETE FROM {s}.t WHERE a IN (0, 100)",
+        "UPDATE {s}.t SET b = 1 WHERE a IN (1, 101)",
+        "DELETE FROM {s}.t WHERE a IN (1, 2, 101, 102)",
+    )
+    # the rows that DuckDB keeps in Postgres came with two snapshots, and those of the file with one
+    assert len(client.agree()) == 6
+    left = [*range(3, 5), *range(103, 129)]
+    assert client.run("SELECT a FROM {s}.t ORDER BY a") == [(a,) for a in left]
+    # nothing of the inlined rows is left, and nothing of a file
+    client.commit("DELETE FROM {s}.t WHERE a < 4", "DELETE FROM {s}.t WHERE a < 110", "DELETE FROM {s}.t")
+    client.agree()
+    assert client.run("FROM {s}.t") == []

@@ -130,7 +130,12 @@ def check(lake: TestLake, db: duckdb.DuckDBPyConnection, table: HandTable, commi
     st.lists(OPS, min_size=2, max_size=7),
     st.booleans(),
 )
-@settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_a_commit_of_everything_at_once_is_readable_or_refused(
     lake: TestLake, server: Server, bucket: Bucket, before: list[Op], ops: list[Op], eager: bool
 ) -> None:

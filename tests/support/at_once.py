@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.conversions import to_bytes
 from pyiceberg.transforms import parse_transform
-from pyiceberg.types import PrimitiveType
+from pyiceberg.types import NestedField, PrimitiveType
 
-from mergus.iceberg import position_deletes, puffin
+from mergus.iceberg import deletion_vector, position_deletes, puffin
 from mergus.iceberg.manifest import ADDED, DATA, DELETED, POSITION_DELETES, DataFile, Entry, PartitionField
 from mergus.iceberg.manifest_list import ManifestFile
 from tests.support.commits import HandTable, Json, field_of, main_at, new_snapshot_id
@@ -116,8 +116,6 @@ class AtOnce:
     def _read(self, file: DataFile) -> set[int]:
         data = self.table.bucket.get(file.file_path)
         if file.file_format == "PUFFIN":
-            from mergus.iceberg import deletion_vector
-
             assert file.content_offset is not None
             assert file.content_size_in_bytes is not None
             end = file.content_offset + file.content_size_in_bytes
@@ -306,9 +304,9 @@ class AtOnce:
 
 
 def _primitive(kind: str) -> PrimitiveType:
-    found = PrimitiveType.handle_primitive_type(kind, None)  # pyright: ignore[reportArgumentType]
-    assert isinstance(found, PrimitiveType)
-    return found
+    field = NestedField.model_validate({"id": 1, "name": "x", "type": kind, "required": False})
+    assert isinstance(field.field_type, PrimitiveType)
+    return field.field_type
 
 
 def _transformed(parted: Json, fields: Sequence[Json], columns: Sequence[list[Any]]) -> Any:

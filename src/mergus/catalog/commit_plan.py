@@ -277,10 +277,9 @@ async def _steps(
     main = None if table is None else table.reading.main
     listed = [] if base is None or table is None else await _manifests(shop, table, base)
     next_row_id = 0 if table is None else table.reading.next_row_id
-    progress = Progress(
-        None if main is None else main.snapshot.iceberg_id, listed, next_row_id, await next_snapshot(lake)
-    )
-    steps: list[Step] = []
+    next_id = await next_snapshot(lake)
+    progress = Progress(None if main is None else main.snapshot.iceberg_id, listed, next_row_id, next_id, next_id)
+    steps: list[DataStep] = []
     for index, step in enumerate(update.main):
         following = update.main[index + 1] if index + 1 < len(update.main) else None
         if isinstance(step, AddedSnapshot):
@@ -288,13 +287,13 @@ async def _steps(
         elif step is None and isinstance(following, AddedSnapshot) and following.parent_snapshot_id is None:
             # what follows says everything itself, and ends what it does not list
             continue
-        elif table is None or steps:
+        elif table is None or steps or following is not None:
             raise Unsupported(
                 "A commit that adds snapshots cannot move main to another as well; commit them one by one"
             )
         else:
-            steps.append(await plan_restore(lake, table, step, scene.drawer))
-    return steps
+            return [await plan_restore(lake, table, step, scene.drawer)]
+    return [*await commit_data.with_delete_files(scene, progress, steps)]
 
 
 async def check_mappings(lake: Lake, made: Plan, steps: Sequence[Step]) -> None:
