@@ -47,6 +47,9 @@ ALLOWED = {
     "nothing": CURRENT,
     "a new column": with_(Field(16, "new", "string")),
     "a new required column that rows have": with_(Field(16, "new", "int", required=True, initial_default=5)),
+    "a required part, which is shown as optional": with_(
+        column(4, type=Struct((*POINT.fields, Field(16, "z", "int", required=True))))
+    ),
     "a new struct with required parts": with_(Field(16, "new", Struct((Field(17, "x", "int", required=True),)))),
     "ids that are left out": with_(Field(99, "new", "string")),
     "a dropped column": with_(without=(1, 4)),
@@ -91,10 +94,6 @@ REFUSED = {
         r"Field 14 \(old\) cannot move from the top to field 4",
     ),
     "a required column": (with_(Field(16, "new", "int", required=True)), "as required without an initial-default"),
-    "a required part": (
-        with_(column(4, type=Struct((*POINT.fields, Field(16, "z", "int", required=True))))),
-        r"Field 16 \(z\) cannot be added as required",
-    ),
     "now required": (with_(column(1, required=True)), "rows that are there may have NULLs"),
     "shorter": (with_(column(3, type="decimal(8, 2)")), r"from decimal\(9, 2\) to decimal\(8, 2\)"),
     "another scale": (with_(column(3, type="decimal(12, 3)")), "cannot change"),
