@@ -27,6 +27,7 @@ Op = tuple[Any, ...]
 SMALL = st.integers(0, 5)
 COLUMNS = st.one_of(
     st.tuples(st.just("add_column"), st.sampled_from(TYPES), st.booleans()),
+    st.tuples(st.just("add_default"), st.booleans()),
     st.tuples(st.just("drop_column"), SMALL),
     st.tuples(st.just("rename_column"), SMALL),
     st.tuples(st.just("reorder_columns"), SMALL),
@@ -40,6 +41,7 @@ ROWS = st.one_of(
     st.tuples(st.just("delete"), SMALL, SMALL),
     st.tuples(st.just("remove"), SMALL),
     st.tuples(st.just("replace"), SMALL, st.booleans()),
+    st.tuples(st.just("roll_back"), SMALL),
 )
 OPS = st.one_of(COLUMNS, SPECS, ROWS, ROWS)
 
@@ -71,6 +73,8 @@ def apply(commit: AtOnce, op: Op) -> None:
     match op:
         case ("add_column", kind, required):
             commit.add_column(kind, required=required)
+        case ("add_default", required):
+            commit.add_default(required=required)
         case ("retype", at, kind):
             commit.change_column(at, type=kind)
         case ("require", at, required):
@@ -116,7 +120,7 @@ def check(lake: TestLake, db: duckdb.DuckDBPyConnection, table: HandTable, commi
     agree(lake, db, table, name)
     columns = [f["name"] for f in commit.fields]
     everyone = db.execute(f"SELECT {', '.join(columns)} FROM {name}").fetchall()
-    assert len(everyone) == commit.rows
+    assert commit.rolls_back or len(everyone) == commit.rows
     for index, column in enumerate(columns):
         values = sorted({row[index] for row in everyone if row[index] is not None})
         for value in {*values[:1], *values[-1:]}:
@@ -156,3 +160,56 @@ def test_a_commit_of_everything_at_once_is_readable_or_refused(
         for op in ops:
             apply(commit, op)
         check(lake, db, table, commit)
+
+
+def test_rows_do_not_come_back_under_columns_that_cannot_hold_them(
+    lake: TestLake, server: Server, bucket: Bucket
+) -> None:
+    """A table is replaced, its dates are timestamps since, and then it is rolled back: readers would not take the dates
+    in the old files for timestamps."""
+    table = new_table(
+        server, bucket, SCHEMA, f"rolled{next(_NAMES)}", fields=[field_of(1, "d", "date"), field_of(2, "i")]
+    )
+    with lake.duckdb() as db:
+        old = AtOnce(table, eager=True)
+        old.append(1, nulls=False)
+        assert check(lake, db, table, old)
+        new = AtOnce(table, eager=True)
+        new.change_column(0, type="timestamp")
+        new.append(2, nulls=False, root=True)
+        assert check(lake, db, table, new)
+        back = AtOnce(table, eager=True)
+        back.roll_back(0)
+        assert not check(lake, db, table, back)
+        answer = back.send()
+        assert "column d is stored as int32/date" in answer.text
+        # what can be read goes back
+        wider = AtOnce(table, eager=True)
+        wider.change_column(1, type="long")
+        wider.append(3, nulls=True)
+        assert check(lake, db, table, wider)
+        again = AtOnce(table, eager=True)
+        again.roll_back(1)
+        assert check(lake, db, table, again)
+
+
+def test_of_a_transaction_nothing_is_taken_if_one_table_could_not_be_read(
+    lake: TestLake, server: Server, bucket: Bucket
+) -> None:
+    fields = [field_of(1, "d", "date"), field_of(2, "i")]
+    one = new_table(server, bucket, SCHEMA, f"one{next(_NAMES)}", fields=fields)
+    other = new_table(server, bucket, SCHEMA, f"other{next(_NAMES)}", fields=fields)
+    good, bad = AtOnce(one, eager=True), AtOnce(other, eager=True)
+    good.append(1, nulls=False)
+    bad.append(1, nulls=False)
+    bad.change_column(0, type="timestamp")
+    before = everything(lake)
+    changes = [
+        {"identifier": {"namespace": [SCHEMA], "name": t.name}, "requirements": [], "updates": c.updates}
+        for t, c in ((one, good), (other, bad))
+    ]
+    answer = server.http.post("/v1/lake/transactions/commit", json={"table-changes": changes})
+    assert answer.status_code == 400, answer.text
+    assert "column d is stored as int32/date" in answer.text
+    assert everything(lake) == before
+    assert one.load()["snapshots"] == other.load()["snapshots"] == []

@@ -75,6 +75,8 @@ class AtOnce:
     table: HandTable
     eager: bool
     updates: list[Json] = field(default_factory=list[Json])
+    # then what it leaves is not known here
+    rolls_back: bool = False
 
     def __post_init__(self) -> None:
         state = self.table.state
@@ -132,9 +134,13 @@ class AtOnce:
         if self.eager:
             self.updates.append({"action": "set-current-schema", "schema-id": schema_id})
 
-    def add_column(self, kind: str, *, required: bool = False) -> None:
+    def add_column(self, kind: str, *, required: bool = False, **more: Any) -> None:
         name = f"c{next(_NAMES)}"
-        self._schema([*self.fields, field_of(next(self.column_ids), name, kind, required=required)])
+        self._schema([*self.fields, field_of(next(self.column_ids), name, kind, required=required, **more)])
+
+    def add_default(self, *, required: bool) -> None:
+        """A column that rows from before it have a value in; a table of version 2 has none."""
+        self.add_column("int", required=required, **{"initial-default": 7, "write-default": 7})
 
     def drop_column(self, at: int) -> None:
         if len(self.fields) > 1:
@@ -167,6 +173,13 @@ class AtOnce:
         self.updates.append({"action": "set-default-spec", "spec-id": spec_id})
 
     # --- rows
+
+    def roll_back(self, at: int) -> None:
+        """Main, to a snapshot that the table has."""
+        if listed := self.table.state["snapshots"]:
+            self.main = listed[at % len(listed)]["snapshot-id"]
+            self.rolls_back = True
+            self.updates.append(main_at(self.main))
 
     def append(self, seed: int, nulls: bool, older: int = 0, *, root: bool = False) -> None:
         """Under the schema that is so many steps older than that of now. With `root` the table is replaced."""
