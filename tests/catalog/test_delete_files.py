@@ -21,9 +21,9 @@ def read(path: str) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("later", [0, 5])
-@pytest.mark.parametrize("is_all_new", [False, True], ids=["older commits", "the same commit"])
+@pytest.mark.parametrize("first", [None, 11, 10], ids=["older commits", "both", "the same commit"])
 def test_snapshots_of_the_same_commit_come_as_much_later_as_it_does(
-    tmp_path: Path, later: int, is_all_new: bool
+    tmp_path: Path, later: int, first: int | None
 ) -> None:
     """Somebody else has committed meanwhile; what was deleted before that stays where it was."""
     objects = Objects(Settings())  # pyright: ignore[reportCallIssue]
@@ -31,12 +31,12 @@ def test_snapshots_of_the_same_commit_come_as_much_later_as_it_does(
     before, new = DatedPositions([4, 1], [10, 11]), BitMap64([7])
 
     async def settled() -> tuple[str, int, int | None]:
-        prepared = await drawer.prepare("s3://b/data.parquet", before, new, 12, is_all_new=is_all_new)
+        prepared = await drawer.prepare("s3://b/data.parquet", before, new, 12, first=first)
         made = await drawer.settle(prepared, 1, (), 12 + later)
         return made.path, made.begin_snapshot, made.partial_max
 
     path, begin, newest = asyncio.run(settled())
-    moved = later if is_all_new else 0
-    assert read(path) == {1: 11 + moved, 4: 10 + moved, 7: 12 + later}
-    assert (begin, newest) == (10 + moved, 12 + later)
+    at = {i: i + later if first is not None and i >= first else i for i in (10, 11)}
+    assert read(path) == {1: at[11], 4: at[10], 7: 12 + later}
+    assert (begin, newest) == (min(at.values()), 12 + later)
     assert len(drawer.litter) == (2 if later else 1)

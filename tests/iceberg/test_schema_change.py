@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema as TheirSchema
 from pyiceberg.schema import promote
 
 from mergus.iceberg.schema import Field, List, Map, Schema, Struct, schema_json
-from mergus.iceberg.schema_change import Kept, Placed, changed, check_evolution, promotes
+from mergus.iceberg.schema_change import Kept, Placed, changed, check_evolution, doubtful_fields, promotes
 from mergus.iceberg.schema_parse import parse_schema
 from tests.iceberg.test_schema_parse import PRIMITIVES, schemas
 
@@ -47,6 +47,9 @@ ALLOWED = {
     "nothing": CURRENT,
     "a new column": with_(Field(16, "new", "string")),
     "a new required column that rows have": with_(Field(16, "new", "int", required=True, initial_default=5)),
+    "a required part, which is shown as optional": with_(
+        column(4, type=Struct((*POINT.fields, Field(16, "z", "int", required=True))))
+    ),
     "a new struct with required parts": with_(Field(16, "new", Struct((Field(17, "x", "int", required=True),)))),
     "ids that are left out": with_(Field(99, "new", "string")),
     "a dropped column": with_(without=(1, 4)),
@@ -91,10 +94,6 @@ REFUSED = {
         r"Field 14 \(old\) cannot move from the top to field 4",
     ),
     "a required column": (with_(Field(16, "new", "int", required=True)), "as required without an initial-default"),
-    "a required part": (
-        with_(column(4, type=Struct((*POINT.fields, Field(16, "z", "int", required=True))))),
-        r"Field 16 \(z\) cannot be added as required",
-    ),
     "now required": (with_(column(1, required=True)), "rows that are there may have NULLs"),
     "shorter": (with_(column(3, type="decimal(8, 2)")), r"from decimal\(9, 2\) to decimal\(8, 2\)"),
     "another scale": (with_(column(3, type="decimal(12, 3)")), "cannot change"),
@@ -131,6 +130,28 @@ REFUSED = {
 def test_what_may_not_follow(wanted: Schema, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         check_evolution(CURRENT, wanted, LAST, HISTORY)
+
+
+@pytest.mark.parametrize("left", ALLOWED.values(), ids=ALLOWED)
+def test_files_of_a_schema_are_read_right_under_what_may_follow_it(left: Schema) -> None:
+    assert doubtful_fields(CURRENT, left) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("left", "doubtful"),
+    [
+        (REFUSED["a required column"][0], {16}),
+        (REFUSED["now required"][0], {1}),
+        (REFUSED["text"][0], {1}),
+        (REFUSED["a timestamp"][0], {13}),
+        (REFUSED["a list"][0], {4}),
+        (REFUSED["another element"][0], {7}),
+        (REFUSED["a part that moves out"][0], {5}),
+        (REFUSED["another initial default"][0], {3}),
+    ],
+)
+def test_fields_that_a_file_may_have_as_something_else(left: Schema, doubtful: set[int]) -> None:
+    assert doubtful_fields(CURRENT, left) == doubtful
 
 
 def test_the_fields_of_a_key_stay_as_they_are() -> None:

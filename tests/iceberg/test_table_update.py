@@ -206,9 +206,12 @@ def test_the_format_version_of_a_new_table() -> None:
     said = {"action": "set-properties", "updates": {"format-version": "2", "a": "1"}}
     update = applied(None, *columns, said, format_version=3)
     assert (update.format_version, update.set_properties) == (2, {"a": "1"})
-    for refused, error in ((version(1), Unsupported), (version(4), Unsupported)):
-        with pytest.raises(error):
-            applied(None, *columns, refused)
+    # version 1 has no deletes, and becomes 2
+    asked = {"action": "set-properties", "updates": {"format-version": "1"}}
+    update = applied(None, *columns, asked, version(1), format_version=3)
+    assert (update.format_version, update.set_properties) == (2, {})
+    with pytest.raises(Unsupported, match="version 2 or 3"):
+        applied(None, *columns, version(4))
     with pytest.raises(BadRequest, match="downgrade"):
         applied(None, *columns, version(3), version(2))
     with pytest.raises(BadRequest, match="is 2 or 3"):

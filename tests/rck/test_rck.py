@@ -28,9 +28,9 @@ class Reason(NamedTuple):
 
 
 VERSION_1 = Reason(
-    "the table is to be of format version 1, which has no deletes, and DuckDB deletes rows (406)",
-    "metadata and manifests of version 1, and a table that Iceberg cannot read from the first delete on. Making the "
-    "table and showing version 2 would not do: the kit asks for the version that it gets",
+    "the table is to be of format version 1, which has no deletes, and becomes one of 2, since DuckDB deletes rows; "
+    "the kit asks for the version that it gets",
+    "metadata and manifests of version 1, and a table that Iceberg cannot read from the first delete on",
 )
 BRANCHES = Reason("a branch other than main (406)", "branches, whose snapshots have no rows of DuckLake's")
 

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from mergus.ducklake.session import identifier
-from tests.support import lakes, servers
+from tests.support import lakes, loads, servers
 from tests.support.commits import FIELDS, HandTable, Json, create, everything, field_of, in_duckdb, new_table, rows
 from tests.support.lakes import TestLake
 from tests.support.loads import Bucket, catalog, get, load
@@ -161,7 +161,65 @@ def test_format_versions(
     assert in_duckdb(lake, db, schema) == rows(1)
 
 
-@pytest.mark.parametrize("version", ["1", "4", "two", "", "2.0", "99999999999999999999", "²"])
+def test_a_table_of_version_1_is_made_as_one_of_version_2(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
+    """Version 1 has no deletes, and DuckDB deletes rows; a catalog may upgrade."""
+    table = new_table(server, bucket, "version1", properties={"format-version": "1"})
+    assert table.state["format-version"] == 2
+    assert "format-version" not in table.state["properties"]
+    staged = create(server, "version1", "staged", properties={"format-version": "1"}, stage_create=True)
+    assert staged.json()["metadata"]["format-version"] == 2
+    table.append(1)
+    db.execute("DELETE FROM version1.t WHERE i = 2")
+    assert in_duckdb(lake, db, "version1") == [row for row in rows(1) if row[0] != 2]
+    loads.assert_readable(lake, server, db, schema="version1")
+
+
+def test_a_field_of_a_struct_cannot_identify_rows(server: Server, lake: TestLake, bucket: Bucket) -> None:
+    """DuckDB keeps no NULL out of it, so it is shown as optional, and then Iceberg's own library would refuse to load a
+    table that names it: the client is told instead of losing it without a word."""
+    key = {"type": "struct", "fields": [field_of(2, "id", "long", required=True)]}
+    fields = [field_of(1, "key", key, required=True), field_of(3, "v")]
+    before = everything(lake)
+    answer = create(server, "main", "wrongly", fields, identifiers=[2])
+    assert error_of(answer) == (400, BAD)
+    assert "Identifier field 3 (id) is inside of column key" in answer.text
+    assert "make it a column of its own" in answer.text
+    assert everything(lake) == before
+    table = new_table(server, bucket, "identifying", fields=fields, identifiers=[])
+    schema = {"type": "struct", "fields": table.state["schemas"][0]["fields"], "identifier-field-ids": [3]}
+    schema["fields"][0]["type"]["fields"][0]["required"] = True
+    before = everything(lake)
+    added = table.send([{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}])
+    assert error_of(added) == (400, BAD)
+    assert "Identifier field 3 (id) is inside of column key" in added.text
+    assert everything(lake) == before
+
+
+def test_a_required_field_of_a_struct_is_shown_as_optional(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
+    """Whenever a client says so: when it makes the table, and later, with rows that lack the field."""
+    point = {"type": "struct", "fields": [field_of(2, "x", required=True)]}
+    table = new_table(server, bucket, "required", fields=[field_of(1, "p", point), field_of(3, "i")])
+
+    def required_of() -> list[bool]:
+        schemas = load(server, schema="required")
+        (current,) = [s for s in schemas["schemas"] if s["schema-id"] == schemas["current-schema-id"]]
+        return [f["required"] for f in current["fields"][0]["type"]["fields"]]
+
+    assert required_of() == [False]
+    db.execute("INSERT INTO required.t VALUES ({'x': 1}, 1), ({'x': NULL}, 2), (NULL, 3)")
+    table.load()
+    wider = {"type": "struct", "fields": [field_of(3, "x", required=True), field_of(4, "y", required=True)]}
+    columns = {"type": "struct", "fields": [field_of(1, "p", wider), field_of(2, "i")]}
+    table.commit({"action": "add-schema", "schema": columns}, {"action": "set-current-schema", "schema-id": -1})
+    assert required_of() == [False, False]
+    loads.assert_readable(lake, server, db, schema="required")
+
+
+@pytest.mark.parametrize("version", ["4", "two", "", "2.0", "99999999999999999999", "²"])
 def test_other_format_versions_are_refused(server: Server, lake: TestLake, version: str) -> None:
     before = everything(lake)
     status, _ = error_of(create(server, "main", "wrongly", properties={"format-version": version}))

@@ -393,8 +393,11 @@ def test_only_the_last_metadata_of_a_dropped_table_puts_it_back(
     table.append(1)
     older = get(server, schema=schema).json()["metadata-location"]
     before = everything(lake)
-    # one that is there is no other table's
-    assert error_of(register(server, schema, "u", older)) == (400, BAD)
+    # one that is there has its name already, and the answer says which, and what to do
+    lives = register(server, schema, "u", older)
+    assert error_of(lives) == (400, BAD)
+    assert f"is of table {schema}.t, which is in the lake under that name" in lives.text
+    assert f"Rename {schema}.t, or drop it without purging it and register it then" in lives.text
     same = register(server, schema, "t", older, overwrite=True)
     assert (same.status_code, same.json()["metadata-location"]) == (200, older)
     assert everything(lake) == before

@@ -80,7 +80,7 @@ def assert_readable(
     """
     loaded = catalog(lake.settings, server).load_table((schema, table))
     name = f"{identifier(schema)}.{identifier(table)}"
-    listed = {_lake_id(s): s.snapshot_id for s in loaded.metadata.snapshots}
+    listed = {lake_id(s): s.snapshot_id for s in loaded.metadata.snapshots}
     for at in list(listed)[:: -(-len(listed) // most) or 1]:
         wanted = in_order(db.execute(f"SELECT * FROM {name} AT (VERSION => {at})").fetchall())
         assert rows(loaded.scan(snapshot_id=listed[at]).to_arrow()) == wanted, f"at {at} of {list(listed)}"
@@ -88,7 +88,7 @@ def assert_readable(
     return list(listed)
 
 
-def _lake_id(snapshot: Snapshot) -> int:
+def lake_id(snapshot: Snapshot) -> int:
     assert snapshot.summary is not None
     found = snapshot.summary["ducklake.snapshot-id"]
     assert found is not None

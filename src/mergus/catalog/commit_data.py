@@ -14,6 +14,7 @@ from typing import Final
 
 from pyroaring import BitMap64
 
+from mergus.catalog.commit_deletes import Deletion, PlannedDeletes, write_deletions
 from mergus.catalog.commit_files import FileTerms, PlannedFile, lacks_row_ids, looked_at, planned, with_row_ids
 from mergus.catalog.delete_files import NONE_BEFORE, Drawer, Prepared
 from mergus.ducklake import file_deletes, files, inlined, listed_paths, stats
@@ -45,19 +46,6 @@ REPLACES_PARTITIONS: Final = "replace-partitions"
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedDeletes:
-    """Rows that go from a file which is there."""
-
-    file: LakeFile
-    prepared: Prepared
-
-    @property
-    def replaces(self) -> list[int]:
-        """The delete files whose rows are taken over."""
-        return [delete_file.id for delete_file in self.file.delete_files]
-
-
-@dataclass(frozen=True, slots=True)
 class DataStep:
     """One snapshot. Of files that an earlier snapshot of the same commit adds, only paths are known."""
 
@@ -69,7 +57,7 @@ class DataStep:
     deletes_on_new: Mapping[str, Prepared] = field(default_factory=dict[str, Prepared])
     ended_rows: Sequence[tuple[int, int]] = ()
     is_rewrite: bool = False
-    # rows go that the delete file of a later snapshot of the same commit tells of
+    # rows go of which the delete file that comes with a later snapshot of the same commit tells
     deletes_are_elsewhere: bool = False
     # columns that DuckLake has as a narrower type than Iceberg, and that may hold more than fits
     out_of_range: frozenset[int] = frozenset()
@@ -103,12 +91,16 @@ class Progress:
     main: int | None
     manifests: Sequence[ManifestFile]
     next_row_id: int
-    # of the snapshot that comes next, if nobody else commits meanwhile
+    # of the first snapshot of the commit, and of the one that comes next, if nobody else commits meanwhile
+    first_snapshot: int
     snapshot_id: int
     # files that came with this commit and are there still, with the number of their rows
     new: dict[str, int] = field(default_factory=dict[str, int])
-    # of those that rows were deleted from
-    deleted: set[str] = field(default_factory=set[str])
+    # what went with the commit so far: files of the lake by their ids, and inlined rows
+    ended: set[int] = field(default_factory=set[int])
+    ended_rows: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
+    # rows of files that stay, by the paths of these
+    deletions: dict[str, Deletion] = field(default_factory=dict[str, Deletion])
     # of those that copies of ours stand for, by the paths that the client knows them by
     copied: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -192,8 +184,6 @@ async def _step(scene: Scene, progress: Progress, snapshot: AddedSnapshot, found
     added = await _added(scene, progress, snapshot, found)
     removed = {progress.standing_for(path) for path in found.removed}
     deleted = {progress.standing_for(p): rows for p, rows in (await _deleted(scene, progress, found)).items()}
-    if twice := sorted(deleted.keys() & progress.deleted):
-        raise Unsupported(f"Rows of {twice[0]} are deleted by several snapshots of one commit; commit them one by one")
     # a delete file that goes is followed by one that says as much
     for path in _lifted(found) - removed:
         deleted.setdefault(path, BitMap64())
@@ -203,31 +193,43 @@ async def _step(scene: Scene, progress: Progress, snapshot: AddedSnapshot, found
     if missing := sorted(removed - rows - lake.keys() - progress.new.keys()):
         raise CommitFailed(f"File is not in the table any more: {missing[0]}")
     new = progress.new | {p.file.path: p.file.record_count for p in added}
-    deletes, whole = await _deletes(scene, progress, found, deleted, lake)
+    whole = await _delete(scene, progress, snapshot, found, deleted, lake)
     ended_rows = [
-        key for path in sorted(rows) for key in await _rows(scene, found, path, deleted.get(path, BitMap64()))
+        key for path in sorted(rows) for key in await _rows(scene, progress, found, path, deleted.get(path, BitMap64()))
     ]
-    on_new = {path: positions for path, positions in deleted.items() if path in new and path not in removed}
-    for path, positions in on_new.items():
-        check_positions(path, positions, new[path])
+    for path, positions in deleted.items():
+        if path in new and path not in removed:
+            check_positions(path, positions, new[path])
+            deletion = progress.deletions.setdefault(path, Deletion(None, NONE_BEFORE, BitMap64()))
+            deletion.note(snapshot.snapshot_id, progress.snapshot_id, positions)
+    gone = [lake[path].id for path in sorted(removed & lake.keys()) if lake[path].id not in progress.ended]
     step = DataStep(
         told=Committed(snapshot.snapshot_id, snapshot.summary, is_root=snapshot.parent_snapshot_id is None),
         added=added,
-        ended=[*(lake[path].id for path in sorted(removed & lake.keys())), *whole],
+        ended=[*gone, *whole],
         ended_paths=sorted(removed & progress.new.keys()),
-        deletes=deletes,
-        deletes_on_new={
-            path: await scene.drawer.prepare(path, NONE_BEFORE, positions, progress.snapshot_id)
-            for path, positions in on_new.items()
-            if positions
-        },
         ended_rows=ended_rows,
         is_rewrite=snapshot.summary["operation"] == REPLACE,
         out_of_range=frozenset(i for a in found.added for i in stats.out_of_range(a.file, scene.terms.leaves)),
     )
     progress.new = {path: count for path, count in new.items() if path not in removed}
-    progress.deleted |= deleted.keys()
+    progress.ended |= {*gone, *whole}
+    progress.ended_rows |= set(ended_rows)
     return step
+
+
+async def with_delete_files(scene: Scene, progress: Progress, steps: Sequence[DataStep]) -> list[DataStep]:
+    """The steps of a commit, with what deletes the rows that they delete."""
+    written = await write_deletions(scene.drawer, progress.deletions, progress.first_snapshot)
+    return [
+        replace(
+            step,
+            deletes=written.of_lake[step.told.snapshot_id],
+            deletes_on_new=written.of_new[step.told.snapshot_id],
+            deletes_are_elsewhere=step.told.snapshot_id in written.earlier,
+        )
+        for step in steps
+    ]
 
 
 def _lifted(found: Incoming) -> set[str]:
@@ -340,39 +342,47 @@ async def _added(scene: Scene, progress: Progress, snapshot: AddedSnapshot, foun
     return files_planned
 
 
-async def _deletes(
-    scene: Scene, progress: Progress, found: Incoming, deleted: Mapping[str, BitMap64], lake: Mapping[str, LakeFile]
-) -> tuple[list[PlannedDeletes], list[int]]:
-    """What is deleted from files that stay; and the ids of those of which nothing is left, which do not."""
+async def _delete(
+    scene: Scene,
+    progress: Progress,
+    snapshot: AddedSnapshot,
+    found: Incoming,
+    deleted: Mapping[str, BitMap64],
+    lake: Mapping[str, LakeFile],
+) -> list[int]:
+    """Notes what is deleted from files of the lake that stay. The ids of those of which nothing is left, which do
+    not."""
     view, removed, lifted = scene.view, set(found.removed), _lifted(found)
     touched = [(path, file) for path, file in sorted(lake.items()) if path in deleted and path not in removed]
+    touched = [(path, file) for path, file in touched if file.id not in progress.ended]
     if view is None or not touched:
-        return [], []
+        return []
     async with one_state(scene.pool) as conn:
-        ids = [file.id for _, file in touched]
+        ids = [file.id for path, file in touched if path not in progress.deletions]
         inlined_ones = await file_deletes.dated_inlined_deletes(conn, view.metadata_schema, view.table.id, ids)
-    whole: list[int] = []
 
-    async def one(item: tuple[str, LakeFile]) -> PlannedDeletes | None:
+    async def one(item: tuple[str, LakeFile]) -> int | None:
         path, file = item
         asked = deleted[path]
         check_positions(path, asked, file.record_count)
-        before = await folding.dated(scene.objects, file, inlined_ones.get(file.id, []))
-        known = BitMap64(before.positions)
-        if path in lifted and known - asked:
+        if (deletion := progress.deletions.get(path)) is None:
+            before = await folding.dated(scene.objects, file, inlined_ones.get(file.id, []))
+            deletion = progress.deletions[path] = Deletion(file, before, BitMap64(before.positions))
+        if path in lifted and deletion.known - asked:
             raise Unsupported(f"Rows that were deleted from {path} cannot come back by removing a delete file")
-        if not (new := asked - known):
-            return None
-        if len(new) + len(known) == file.record_count:
-            whole.append(file.id)
-            return None
-        return PlannedDeletes(file, await scene.drawer.prepare(file.path, before, new, progress.snapshot_id))
+        new = asked - deletion.known
+        if new and len(new) + len(deletion.known) == file.record_count:
+            return file.id
+        deletion.note(snapshot.snapshot_id, progress.snapshot_id, new)
+        return None
 
-    planned_deletes = await each(one, touched, READS_AT_ONCE)
-    return [p for p in planned_deletes if p is not None], sorted(whole)
+    whole = await each(one, touched, READS_AT_ONCE)
+    return sorted(file_id for file_id in whole if file_id is not None)
 
 
-async def _rows(scene: Scene, found: Incoming, path: str, positions: BitMap64) -> list[tuple[int, int]]:
+async def _rows(
+    scene: Scene, progress: Progress, found: Incoming, path: str, positions: BitMap64
+) -> list[tuple[int, int]]:
     """Inlined rows of a file of ours that are there still: those at these positions, or all if the file goes."""
     view, span = scene.view, rows_range(path)
     if view is None or span is None:
@@ -383,6 +393,7 @@ async def _rows(scene: Scene, found: Incoming, path: str, positions: BitMap64) -
     async with one_state(scene.pool) as conn:
         after, upto = span
         visible = await inlined.keys(conn, view.metadata_schema, view.inlined, after=after, upto=upto, at=scene.at)
+    visible -= progress.ended_rows
     if path in found.removed:
         return [key for key in keys if key in visible]
     if path in _lifted(found) and any(keys[i] not in visible and i not in positions for i in range(len(keys))):

@@ -68,8 +68,6 @@ class PlannedFile:
 def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> PlannedFile:
     """`columns` are those of the file where it was looked at."""
     file, spec = added.file, terms.specs[added.spec_id]
-    types = [terms.partition_types[f.field_id] for f in spec.fields]
-    values = tuple_json(file.partition, types)
     known = stats.column_stats(file, terms.leaves)
     keys = terms.keys.get(added.spec_id, ())
     texts = partition_keys.texts(spec, file.partition, keys, terms.columns) if keys else None
@@ -91,8 +89,21 @@ def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> P
         partition_values=texts or (),
         has_row_ids=_row_ids(columns) is not None,
     )
-    partition = {str(f.field_id): value for f, value in zip(spec.fields, values, strict=True)}
-    return PlannedFile(new, added.spec_id, partition, mapping)
+    return PlannedFile(new, added.spec_id, _partition(terms, added), mapping)
+
+
+def _partition(terms: FileTerms, added: Added) -> dict[str, Any]:
+    """Without the fields of columns that the table does not have after the commit: it is then listed as unpartitioned,
+    as it would be if the columns had gone by a later commit."""
+    fields = zip(terms.specs[added.spec_id].fields, added.file.partition, strict=True)
+    known = [
+        (f, terms.partition_types[f.field_id], value) for f, value in fields if f.field_id in terms.partition_types
+    ]
+    try:
+        values = tuple_json([value for _, _, value in known], [kind for _, kind, _ in known])
+    except (AttributeError, TypeError, ValueError) as e:
+        raise BadRequest(f"Data file {added.file.file_path} has partition values of other types: {e}") from None
+    return {str(f.field_id): value for (f, _, _), value in zip(known, values, strict=True)}
 
 
 def _row_ids(columns: Sequence[Part] | None) -> Part | None:

@@ -15,6 +15,7 @@ from uuid import UUID
 from mergus.catalog import commit_data
 from mergus.catalog.commit_data import DataStep, Progress, Scene
 from mergus.catalog.commit_files import FileTerms
+from mergus.catalog.commit_fit import check_fit, find_brought
 from mergus.catalog.delete_files import Drawer
 from mergus.catalog.lake import Lake
 from mergus.catalog.locations import TablePlaces
@@ -36,7 +37,7 @@ from mergus.iceberg.requirements import AssertCreate, Requirement
 from mergus.iceberg.schema import Field, Schema, schema_json
 from mergus.iceberg.schema_parse import check_names, parse_schema
 from mergus.iceberg.table_update import TableUpdate
-from mergus.iceberg.transforms import result_type
+from mergus.iceberg.transforms import can_transform, result_type
 from mergus.iceberg.updates import AddedSnapshot, AddSnapshot, AssignUuid, Update
 from mergus.materialise.chain import Workshop
 from mergus.materialise.entries import leaves
@@ -146,6 +147,8 @@ async def plan(
         made = _with_wider(made, had, wider)
         steps = await _steps(lake, made, shown, base, places, litter)
     await check_mappings(lake, made, steps)
+    brought = find_brought(steps, update, schema, shown, None if table is None else table.reading)
+    await check_fit(lake.objects, schema, made.columns_after, _NEXT, brought)
     return replace(made, steps=steps)
 
 
@@ -279,10 +282,9 @@ async def _steps(
     main = None if table is None else table.reading.main
     listed = [] if base is None or table is None else await _manifests(shop, table, base)
     next_row_id = 0 if table is None else table.reading.next_row_id
-    progress = Progress(
-        None if main is None else main.snapshot.iceberg_id, listed, next_row_id, await next_snapshot(lake)
-    )
-    steps: list[Step] = []
+    next_id = await next_snapshot(lake)
+    progress = Progress(None if main is None else main.snapshot.iceberg_id, listed, next_row_id, next_id, next_id)
+    steps: list[DataStep] = []
     for index, step in enumerate(update.main):
         following = update.main[index + 1] if index + 1 < len(update.main) else None
         if isinstance(step, AddedSnapshot):
@@ -290,13 +292,13 @@ async def _steps(
         elif step is None and isinstance(following, AddedSnapshot) and following.parent_snapshot_id is None:
             # what follows says everything itself, and ends what it does not list
             continue
-        elif table is None or steps:
+        elif table is None or steps or following is not None:
             raise Unsupported(
                 "A commit that adds snapshots cannot move main to another as well; commit them one by one"
             )
         else:
-            steps.append(await plan_restore(lake, table, step, scene.drawer))
-    return steps
+            return [await plan_restore(lake, table, step, scene.drawer)]
+    return [*await commit_data.with_delete_files(scene, progress, steps)]
 
 
 async def check_mappings(lake: Lake, made: Plan, steps: Sequence[Step]) -> None:
@@ -348,7 +350,8 @@ def terms_of(made: Plan, shown: TableMetadata | None) -> FileTerms:
         f.field_id: result_type(f.transform, kinds[f.source_id])
         for spec in specs.values()
         for f in spec.fields
-        if f.source_id in kinds
+        # a file is listed without a partition whose field is of a column that is gone, or is something else by now
+        if can_transform(f.transform, kinds.get(f.source_id))
     }
     default = update.default_spec_after(shown).spec_id
     locals_of_default = [i for i, spec in specs.items() if spec.spec_id == default]

@@ -24,9 +24,9 @@ NONE_BEFORE: Final = DatedPositions((), ())
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """All that is deleted from a data file: `before` with the snapshots since when, and `new` by the commit.
-    `snapshot_id` is what the commit's is taken to be; None if the file does not say it. If it `is_all_new`, the
-    snapshots before are of the same commit, and come as much later as it does."""
+    """All that is deleted from a data file: `before` with the snapshots since when, and `new` by the snapshot that it
+    is written with. `snapshot_id` is what that one's id is taken to be; None if the file does not say it. Snapshots
+    before it from `first` on are of the same commit, and come as much later as it does."""
 
     data_path: str
     before: DatedPositions
@@ -34,14 +34,12 @@ class Prepared:
     location: Location
     folded: Folded
     snapshot_id: int | None
-    is_all_new: bool = False
+    first: int
 
-    def before_at(self, snapshot_id: int) -> DatedPositions:
-        """If the commit's is this."""
-        if self.snapshot_id is None or not self.is_all_new:
-            return self.before
-        later = snapshot_id - self.snapshot_id
-        return DatedPositions(self.before.positions, [since + later for since in self.before.snapshot_ids])
+    def moved_by(self, later: int) -> tuple[DatedPositions, int]:
+        """What was deleted before, and `first`, if the commit comes so much later."""
+        since = [i + later if i >= self.first else i for i in self.before.snapshot_ids]
+        return DatedPositions(self.before.positions, since), self.first + later
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +52,24 @@ class Drawer:
     litter: list[Location]
 
     async def prepare(
-        self, data_path: str, before: DatedPositions, new: BitMap64, snapshot_id: int, *, is_all_new: bool = False
+        self, data_path: str, before: DatedPositions, new: BitMap64, snapshot_id: int, *, first: int | None = None
     ) -> Prepared:
+        """`first` is the first snapshot of the commit, if it is an earlier one than this."""
         folded = folding.render(data_path, before or None, new, snapshot_id)
         # named by chance, not by content: DuckLake deletes it when another takes its place
         location = self.directory / f"ducklake-deletes-{uuid4()}.parquet"
         self.litter.append(location)
         await self.objects.put(location, folded.data)
-        return Prepared(data_path, before, new, location, folded, snapshot_id if before else None, is_all_new)
+        dated, first = snapshot_id if before else None, snapshot_id if first is None else first
+        return Prepared(data_path, before, new, location, folded, dated, first)
 
     async def settle(
         self, prepared: Prepared, data_file_id: int, replaces: Sequence[int], snapshot_id: int
     ) -> NewDeletes:
         """As the commit with this id writes it."""
         if prepared.snapshot_id not in (None, snapshot_id):
-            before, is_all_new = prepared.before_at(snapshot_id), prepared.is_all_new
-            prepared = await self.prepare(prepared.data_path, before, prepared.new, snapshot_id, is_all_new=is_all_new)
+            before, first = prepared.moved_by(snapshot_id - prepared.snapshot_id)
+            prepared = await self.prepare(prepared.data_path, before, prepared.new, snapshot_id, first=first)
         folded = prepared.folded
         return NewDeletes(
             data_file_id=data_file_id,

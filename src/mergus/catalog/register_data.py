@@ -78,7 +78,7 @@ async def plan_steps(
     folded = _folded(moments, paths, at)
 
     async def one(item: _Folded) -> Prepared:
-        return await adoption.drawer.prepare(item.path, item.before, item.new, at[item.moment], is_all_new=True)
+        return await adoption.drawer.prepare(item.path, item.before, item.new, at[item.moment], first=next_snapshot)
 
     prepared: defaultdict[int, dict[str, Prepared]] = defaultdict(dict)
     for item, made in zip(folded, await each(one, folded, PUTS_AT_ONCE), strict=True):

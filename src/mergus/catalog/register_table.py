@@ -251,8 +251,13 @@ async def _put_back(
         old = await _replaced(tx.conn, namespace, name, overwrite=overwrite)
         live = await tables.find_by_uuid(tx.conn, uuid)
         if live is not None:
-            if live != old or await snapshots.changed_since(tx.conn, live, as_of, tx.head.snapshot_id):
-                raise BadRequest(f"{place} lies in the location of another table, or is not the newest of this one")
+            if live != old:
+                raise await _lives(tx.conn, ctx, live, place)
+            if await snapshots.changed_since(tx.conn, live, as_of, tx.head.snapshot_id):
+                raise BadRequest(
+                    f"{place} is not the newest metadata file of {namespace}.{name}, which has changed since. To have "
+                    "the table as it was then, roll it back to a snapshot of its history"
+                )
             ctx.table_id = live
             return live
         found = await dropped.newest_first(tx.conn, None, uuid=uuid, limit=1)
@@ -271,6 +276,18 @@ async def _put_back(
         await dropped.bring_back(tx, table, await find_schema(tx.conn, namespace), name)
         ctx.table_id = table.id
         return table.id
+
+
+async def _lives(conn: Conn, ctx: RequestContext, table_id: int, place: Location) -> BadRequest:
+    """One table has one name, and its rows are nobody else's: two would be two owners of the same files."""
+    table = await tables.read(conn, table_id)
+    if table is None or not may(ctx, READ, Namespace.of_schema(table.schema_name), table.name):
+        return BadRequest(f"{place} is of another table, which is in the lake")
+    name = f"{Namespace.of_schema(table.schema_name)}.{table.name}"
+    return BadRequest(
+        f"{place} is of table {name}, which is in the lake under that name, and a table has one. Rename {name}, or "
+        "drop it without purging it and register it then; for a copy of its rows, create another table from it"
+    )
 
 
 def _of_ours(premises: Premises, place: Location) -> UUID:

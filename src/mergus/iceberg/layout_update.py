@@ -56,6 +56,7 @@ class SchemaUpdate:
         if not schema.fields:
             raise Unsupported("A table without columns is not supported: DuckDB has none")
         check_names(schema)
+        _check_identifiers(schema)
         known = [*(self._of_table(i) for i in self._served), *self.added]
         equal = next((other for other in known if same_schema(other, schema)), None)
         if equal is None:
@@ -195,6 +196,20 @@ class OrderUpdate(NumberedUpdate[SortOrder]):
             self.ids[number] = free
         else:
             self.add(number, order)
+
+
+def _check_identifiers(schema: Schema) -> None:
+    """Iceberg has identifier fields that every row has, and the fields of a struct are shown as optional."""
+    top = {field.id for field in schema.fields}
+    nested = {f.id: (f, column) for column in schema.fields for f in column.walk() if f.id not in top}
+    for field_id in schema.identifier_ids:
+        if field_id in nested:
+            field, column = nested[field_id]
+            raise BadRequest(
+                f"Identifier field {field_id} ({field.name}) is inside of column {column.name}: DuckDB does not keep "
+                "NULLs out of the fields of a struct, so it cannot identify rows. Take it out of identifier-field-ids, "
+                "or make it a column of its own"
+            )
 
 
 def same_schema(one: Schema, other: Schema) -> bool:

@@ -1,7 +1,9 @@
 """From one schema of a table to the next: whether it may be, and what changes.
 
 Files that are there already are read under every later schema, by field id. So an id means one thing for ever, a type
-changes only into one that holds all values of it, and nothing becomes required that rows may be without.
+changes only into one that holds all values of it, and no column becomes required that rows may be without. A field
+within a struct, list or map may be said to be required at any time: the table shows it as optional all the same, since
+DuckDB does not hold to more.
 """
 
 import re
@@ -23,6 +25,11 @@ class Placed:
 
     field: Field
     parent: int | None
+
+    @property
+    def is_required(self) -> bool:
+        """As the table will show it."""
+        return self.field.required and self.parent is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +80,28 @@ def check_evolution(current: Schema, wanted: Schema, last_column_id: int, histor
     them may come back as what it was.
     """
     now, past = _placed(current), [_placed(schema) for schema in history]
-    had = set(now).union(*past)
     for field_id, new in _placed(wanted).items():
         before = [fields[field_id] for fields in past if field_id in fields]
         if old := now.get(field_id):
             _check_same(old, new)
-            if new.field.required and not old.field.required:
+            if new.is_required and not old.field.required:
                 raise ValueError(f"{_named(new)} cannot become required: rows that are there may have NULLs")
         elif before:
             for old in before:
                 _check_same(old, new)
-            if new.field.required:
+            if new.is_required:
                 raise ValueError(f"{_named(new)} cannot come back as required: rows were written without it")
         elif field_id <= last_column_id:
             raise ValueError(f"{_named(new)} has an id that is not new, and of no column that the table has or had")
-        # rows have a new struct with all its parts, or not at all
-        elif new.parent is None or new.parent in had:
+        else:
             _check_new(new)
+
+
+def doubtful_fields(written: Schema, left: Schema) -> frozenset[int]:
+    """The fields of `left` that a file of `written` may not have in a way that is read as `left` says: those of another
+    type or place, and those that became required. Pure: what the file really has, only the file tells."""
+    had = _placed(written)
+    return frozenset(i for i, new in _placed(left).items() if _is_doubtful(had.get(i), new))
 
 
 def changed(current: Schema, wanted: Schema) -> SchemaChange:
@@ -114,6 +126,17 @@ def changed(current: Schema, wanted: Schema) -> SchemaChange:
         reordered=_reordered(current.fields, wanted.fields)
         or any(_reordered(pair.old.children, pair.new.children) for pair in kept),
     )
+
+
+def _is_doubtful(old: Placed | None, new: Placed) -> bool:
+    try:
+        if old is None:
+            _check_new(new)
+        else:
+            _check_same(old, new)
+    except ValueError:
+        return True
+    return old is not None and new.is_required and not old.field.required
 
 
 def _check_same(old: Placed, new: Placed) -> None:
@@ -150,7 +173,7 @@ def _check_type(new: Placed, before: Type, after: Type) -> None:
 
 
 def _check_new(new: Placed) -> None:
-    if new.field.required and new.field.initial_default is None:
+    if new.is_required and new.field.initial_default is None:
         raise ValueError(f"{_named(new)} cannot be added as required without an initial-default")
 
 

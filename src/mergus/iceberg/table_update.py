@@ -239,10 +239,16 @@ class _Building:
         self._uuid = uuid
 
     def _upgrade(self, version: int) -> None:
+        if version == 1 and self._table is None:
+            # version 1 has no deletes, and DuckDB deletes rows: a table is upgraded when it is made
+            version = FORMAT_VERSIONS[0]
         if self._format_version_said and version < self._format_version:
             raise BadRequest(f"Cannot downgrade v{self._format_version} table to v{version}")
         if version not in FORMAT_VERSIONS:
-            raise Unsupported(f"Format version {version} is not supported; tables are of version 2 or 3")
+            raise Unsupported(
+                f"Format version {version} is not supported. Tables are of version 2 or 3: say one of them in the "
+                f"property {FORMAT_VERSION}, or leave it out"
+            )
         self._format_version, self._format_version_said = version, True
 
     def _set_properties(self, properties: Mapping[str, str]) -> None:
@@ -251,7 +257,7 @@ class _Building:
             if self._table is not None:
                 raise BadRequest(f"{FORMAT_VERSION} is no property of a table; upgrade-format-version changes it")
             if not (version.isascii() and version.isdecimal()):
-                raise BadRequest(f"{FORMAT_VERSION} is 2 or 3, not {version}")
+                raise BadRequest(f"{FORMAT_VERSION} is 2 or 3, or 1, which becomes 2, and not {version}")
             self._upgrade(int(version))
         self._properties |= {name: value for name, value in properties.items() if name != FORMAT_VERSION}
 

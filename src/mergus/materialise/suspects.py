@@ -149,8 +149,21 @@ def judge(
         else:
             with_ids = any(p.id is not None for part in parts for p in part.walk())
             found = list(_mapped(parts, own, ids if with_ids else None, ()))
-            _check_required(schema, {column_id: part for _, part, column_id in found})
+            _check_required(schema.fields, {column_id: part for _, part, column_id in found})
         slowly = [_reads_slowly(path, part, fields[i]) for path, part, i in found if i in fields]
+    except _Misfit as e:
+        return Verdict(str(e))
+    return Verdict(slowly=any(slowly))
+
+
+def judge_columns(parts: Sequence[Part], schema: Schema, ids: frozenset[int]) -> Verdict:
+    """Of a file with field ids of its own: whether it has these columns of the schema as the schema says, or may lack
+    them."""
+    fields = {field.id: field for field in schema.walk() if field.id in ids}
+    found = [((p.name,), p, p.id) for part in parts for p in part.walk() if p.id in fields]
+    try:
+        _check_required([f for f in schema.fields if f.id in ids], {i: part for _, part, i in found})
+        slowly = [_reads_slowly(path, part, fields[i]) for path, part, i in found]
     except _Misfit as e:
         return Verdict(str(e))
     return Verdict(slowly=any(slowly))
@@ -181,9 +194,9 @@ def _mapped(
         yield from _mapped(part.parts, field.fields, ids, path)
 
 
-def _check_required(schema: Schema, found: Mapping[int, Part]) -> None:
+def _check_required(columns: Sequence[Field], found: Mapping[int, Part]) -> None:
     """DuckLake takes files with NULLs under NOT NULL; a reader that was told there are none may do anything."""
-    for field in schema.fields:
+    for field in columns:
         if not field.required:
             continue
         if field.id not in found:
