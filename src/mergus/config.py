@@ -317,7 +317,10 @@ class Settings(BaseSettings):
     )
     token_seconds: int = Field(3600, ge=60, description="Seconds for which a token of `oauth2` is good.")
     token_rate: int = Field(
-        60, ge=1, description="Requests for tokens that a server process takes from one address in a minute."
+        60,
+        ge=1,
+        description="Wrong secrets for one client's name that a server process takes from one address in a minute; for "
+        "all names together it takes ten times as many. Right secrets do not count.",
     )
     clients_file: Path | None = Field(
         None,
