@@ -228,7 +228,7 @@ class Settings(BaseSettings):
         0,
         ge=0,
         description="Seconds after which the whole lake is compacted and swept again by itself, and snapshots expire "
-        "if `MERGUS_EXPIRE_SECONDS` says so. 0: only when somebody asks.",
+        "if `MERGUS_EXPIRE_SECONDS` says so; orphans are looked for once a day. 0: only when somebody asks.",
     )
     expire_seconds: int = Field(
         0, ge=0, description="Age at which that lets snapshots expire, but for those that are protected. 0: none do."

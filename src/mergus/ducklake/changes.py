@@ -131,6 +131,12 @@ def words_about(table_id: int, text: str | None) -> frozenset[str]:
     return words - INSERTS if words & COMPACTIONS else words
 
 
+def is_alone(table_id: int, text: str | None) -> bool:
+    """Whether rows or files of this table are all that changed."""
+    words = parse(text)
+    return bool(words) and all(word in DATA | LAYOUT and subject == str(table_id) for word, subject in words)
+
+
 def tables_named(text: str | None) -> set[int]:
     """Tables that look different afterwards, or are gone; new ones have no id here."""
     about = DATA | LAYOUT | {ALTERED, DROPPED}
