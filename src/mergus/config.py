@@ -234,7 +234,7 @@ class Settings(BaseSettings):
         0,
         ge=0,
         description="Seconds after which the whole lake is compacted and swept again by itself, and snapshots expire "
-        "if `MERGUS_EXPIRE_SECONDS` says so. 0: only when somebody asks.",
+        "if `MERGUS_EXPIRE_SECONDS` says so; orphans are looked for once a day. 0: only when somebody asks.",
     )
     expire_seconds: int = Field(
         0, ge=0, description="Age at which that lets snapshots expire, but for those that are protected. 0: none do."
@@ -323,7 +323,10 @@ class Settings(BaseSettings):
     )
     token_seconds: int = Field(3600, ge=60, description="Seconds for which a token of `oauth2` is good.")
     token_rate: int = Field(
-        60, ge=1, description="Requests for tokens that a server process takes from one address in a minute."
+        60,
+        ge=1,
+        description="Wrong secrets for one client's name that a server process takes from one address in a minute; for "
+        "all names together it takes ten times as many. Right secrets do not count.",
     )
     clients_file: Path | None = Field(
         None,

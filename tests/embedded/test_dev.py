@@ -176,6 +176,15 @@ class TestServed:
         assert "main" in out
         assert "499500" in out
 
+    def test_the_text_for_duckdbs_iceberg_extension_works_as_printed(self, served: Dev) -> None:
+        keys = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
+        given = {name: value for name, value in served.connection.items() if name not in keys}
+        left_open = "db.execute('BEGIN; INSERT INTO lake.u VALUES (1)')\n"
+        code = served.block("DuckDB's iceberg extension") + USE_IT.replace("lake.t", "lake.u") + left_open
+        out = run_python(code, {**served.env, **given})
+        assert "main" in out
+        assert "499500" in out
+
     @pytest.mark.xdist_group("spark")
     def test_the_spark_text_works_as_printed(self, served: Dev, tmp_path: Path) -> None:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -1,6 +1,7 @@
 """What the compaction endpoint and the expiry do, and what Spark would like to do: every engine reads at every snapshot
 that lives what DuckDB reads there, before and after files are cleaned up."""
 
+import time
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from tests.support import spark as sparks
+from tests.support import vended
 from tests.support.readers import BIG, CLEANUP, CREATE, Served, Step, Story
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -53,32 +55,69 @@ def test_snapshots_expire_and_those_that_are_left_are_as_they_were(served: Serve
     assert len(found.at) < len(before.at) + 1
 
 
-def test_what_spark_would_delete_stays(served: Served) -> None:
-    """Spark looks at `gc.enabled` and refuses by itself. Told otherwise it lets snapshots expire for the table, and its
-    client deletes nothing: the catalog says so."""
-    story = served.story("sparks").run(CREATE, BIG, "DELETE FROM t WHERE i < 10", BIG)
+FUTURE = "TIMESTAMP '2100-01-01 00:00:00'"
+
+
+def objects(served: Served, *prefixes: str) -> set[str]:
+    return {key for prefix in prefixes for key in vended.keys_below(served.lake.settings, prefix)}
+
+
+def settle(served: Served) -> None:
+    """What clients' calls have the server do is done, also what waits for its time."""
+    deadline = time.monotonic() + 90
+    while served.lake.sql("SELECT FROM job WHERE state IN ('waiting', 'running')"):
+        served.lake.sql("UPDATE job SET due_at = now() WHERE state = 'waiting'")
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert served.lake.sql("SELECT error FROM job WHERE state = 'failed'") == []
+
+
+def test_sparks_calls_do_what_they_promise_and_harm_nobody(served: Served) -> None:
+    """With default settings: nothing is said of `gc.enabled`."""
+    story = served.story("sparks", tables=("t", "other"))
+    story.run(
+        f"{CREATE}; CREATE TABLE other AS SELECT range AS i FROM range(500)", BIG, "DELETE FROM t WHERE i < 10", BIG
+    )
+    story.run(compact(story), "DELETE FROM other WHERE i < 100", BIG, "UPDATE t SET s = 'x' WHERE i = 50")
+    others = {at: story.oracle("other", at=at) for at in story.agree("other").at}
+    before = story.agree()
+    ((data,),) = served.lake.sql("SELECT value FROM ducklake_metadata WHERE key = 'data_path'")
+    of_other = objects(served, f"{data}sparks/other/", story.load("other")["location"] + "/")
     spark, catalog = sparks.session(), served.warm.spark
-    expire = (
-        f"CALL {catalog}.system.expire_snapshots(table => 'sparks.t', older_than => TIMESTAMP '2100-01-01 00:00:00', "
-        "retain_last => 1)"
-    )
-    orphans = (
-        f"CALL {catalog}.system.remove_orphan_files(table => 'sparks.t', prefix_listing => true, "
-        "older_than => TIMESTAMP '2026-01-01 00:00:00')"
-    )
-    for call in (expire, orphans, f"DROP TABLE {catalog}.sparks.t PURGE"):
+    table = "table => 'sparks.t'"
+    spark.sql(f"CALL {catalog}.system.rewrite_manifests({table})").collect()
+    spark.sql(f"CALL {catalog}.system.expire_snapshots({table}, older_than => {FUTURE}, retain_last => 1)").collect()
+    old = "older_than => TIMESTAMP '2026-01-01 00:00:00'"
+    spark.sql(f"CALL {catalog}.system.remove_orphan_files({table}, {old}, prefix_listing => true)").collect()
+    settle(served)
+    (left,) = story.load()["snapshots"]
+    now = int(left["summary"]["ducklake.snapshot-id"])
+    lives = {row[0] for row in served.lake.sql("SELECT snapshot_id FROM ducklake_snapshot")}
+    # snapshots have expired, and none in which another table changed
+    assert len(before.at.keys() - lives) >= 2
+    assert others.keys() <= lives
+    for at, rows in others.items():
+        assert story.oracle("other", at=at) == rows
+    for at in before.at.keys() & lives:
+        assert story.oracle(at=at) == before.at[at]
+    assert of_other <= objects(served, f"{data}sparks/other/", story.load("other")["location"] + "/")
+    story.run(CLEANUP, "DELETE FROM t WHERE i = 20", compact(story), BIG, CLEANUP)
+    ask(served, "sweep", **{"grace-seconds": 0})
+    story.agree(without=[at for at in lives if at < now])
+    story.agree("other")
+    spark.sql(f"DROP TABLE {catalog}.sparks.t PURGE")
+    assert story.oracle("other") == others[max(others)]
+    story.agree("other")
+
+
+def test_spark_refuses_where_a_table_says_so(served: Served) -> None:
+    served.story("kept_files").run(CREATE, BIG)
+    spark, catalog = sparks.session(), served.warm.spark
+    spark.sql(f"ALTER TABLE {catalog}.kept_files.t SET TBLPROPERTIES ('gc.enabled' = 'false')")
+    for call in (
+        f"CALL {catalog}.system.expire_snapshots(table => 'kept_files.t', older_than => {FUTURE})",
+        f"CALL {catalog}.system.remove_orphan_files(table => 'kept_files.t', prefix_listing => true)",
+        f"DROP TABLE {catalog}.kept_files.t PURGE",
+    ):
         with pytest.raises((PySparkException, Py4JJavaError), match=r"GC is disabled|gc\.enabled"):
             spark.sql(call).collect()
-    before = story.agree()
-    spark.sql(f"ALTER TABLE {catalog}.sparks.t SET TBLPROPERTIES ('gc.enabled' = 'true')")
-    spark.sql(expire).collect()
-    spark.sql(orphans).collect()
-    assert len(story.load()["snapshots"]) == 1
-    # DuckDB reads at every snapshot of the lake what it read before
-    for at, rows in before.at.items():
-        assert story.oracle(at=at) == rows
-    spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => 'sparks.t', options => map('rewrite-all', 'true'))")
-    story.run("DELETE FROM t WHERE i = 20", compact(story), CLEANUP)
-    story.agree(without=list(before.at)[:-1])
-    for at, rows in before.at.items():
-        assert story.oracle(at=at) == rows

@@ -124,7 +124,7 @@ def test_the_schedule_asks_once_whoever_asks(lake: TestLake, db: duckdb.DuckDBPy
         servers.server(lake.settings, tmp_path, **options),
     ):
         query = "SELECT kind, state FROM job WHERE asked_by = 'schedule' ORDER BY kind"
-        wanted = [("compact", "done"), ("expire", "done"), ("sweep", "done")]
+        wanted = [("compact", "done"), ("expire", "done"), ("orphans", "done"), ("sweep", "done")]
         eventually(lambda: lake.sql(query) == wanted, 40, lambda: str(lake.sql(query)))
         time.sleep(6)
         assert lake.sql(query) == wanted

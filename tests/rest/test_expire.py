@@ -1,14 +1,16 @@
 """Expiry of the lake's snapshots: what goes, what is kept for whom, and what both engines read afterwards."""
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import httpx
 import pytest
 
-from tests.support import lakes, loads, servers
+from tests.support import lakes, loads, servers, vended
 from tests.support.lakes import TestLake
 from tests.support.loads import catalog
 from tests.support.servers import Server, error_of
@@ -156,3 +158,143 @@ def test_files_go_when_no_snapshot_needs_them(lake: TestLake, server: Server, db
 )
 def test_bad_requests(server: Server, body: dict[str, Any]) -> None:
     assert error_of(server.http.post(f"{ADMIN}/expire", json=body)) == (400, "BadRequestException")
+
+
+# --- of snapshots that clients remove from one table
+
+
+def settle(lake: TestLake, server: Server) -> list[dict[str, Any]]:
+    """What was asked for is done, also what waits for its time; the jobs, the oldest first."""
+    deadline = time.monotonic() + 60
+    while True:
+        lake.sql("UPDATE job SET due_at = now() WHERE state = 'waiting'")
+        if not lake.sql("SELECT FROM job WHERE state IN ('waiting', 'running')"):
+            break
+        assert time.monotonic() < deadline, server.log.read_text()[-3000:]
+        time.sleep(0.2)
+    found = server.http.get(f"{ADMIN}/jobs").json()["jobs"][::-1]
+    assert [job["error"] for job in found] == [None] * len(found)
+    return found
+
+
+def data_files(lake: TestLake) -> set[str]:
+    """The names of the objects in the data path."""
+    ((path,),) = lake.sql("SELECT value FROM ducklake_metadata WHERE key = 'data_path'")
+    return {key.rpartition("/")[2] for key in vended.keys_below(lake.settings, path)}
+
+
+def remove_all(lake: TestLake, server: Server, table: str) -> None:
+    """All snapshots but the newest, as PyIceberg's expire_snapshots does."""
+    loaded = catalog(lake.settings, server).load_table(("main", table))
+    current = loaded.metadata.current_snapshot_id
+    ids = [s.snapshot_id for s in loaded.snapshots() if s.snapshot_id != current]
+    loaded.maintenance.expire_snapshots().by_ids(ids).commit()
+
+
+def test_what_a_client_removes_is_freed_and_other_tables_keep_all_they_had(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, past: dict[str, int]
+) -> None:
+    db.execute("INSERT INTO quiet SELECT range FROM range(60)")
+    seen_by_other = head(lake)
+    db.execute("INSERT INTO busy SELECT range + 1000 FROM range(100)")
+    db.execute("CALL ducklake_merge_adjacent_files('lake')")
+    db.execute("INSERT INTO busy SELECT range + 2000 FROM range(100)")
+    files = data_files(lake)
+    quiet = {at: db.execute(f"SELECT * FROM quiet AT (VERSION => {at}) ORDER BY 1").fetchall() for at in (2, 8, 9)}
+    then = db.execute(f"SELECT * FROM busy AT (VERSION => {seen_by_other}) ORDER BY 1").fetchall()
+    remove_all(lake, server, "busy")
+    jobs = settle(lake, server)
+    assert jobs[0]["progress"]["expired"] >= 4
+    left = live(lake)
+    # both what the other table was, and what this one was when the other changed
+    assert {past["quiet"], past["made"], seen_by_other, head(lake)} <= set(left)
+    assert not {past["insert 1"], past["insert 2"]} & set(left)
+    for at, rows in quiet.items():
+        if at in left:
+            assert db.execute(f"SELECT * FROM quiet AT (VERSION => {at}) ORDER BY 1").fetchall() == rows
+    assert db.execute(f"SELECT * FROM busy AT (VERSION => {seen_by_other}) ORDER BY 1").fetchall() == then
+    # what was removed does not come back under the ids of snapshots in which the other table changed
+    assert len(catalog(lake.settings, server).load_table("main.busy").snapshots()) == 1
+    for name in ("main.quiet", "main.busy"):
+        assert_both_agree(lake, server, name)
+    # what a snapshot needs is there
+    needed = {path.rpartition("/")[2] for (path,) in lake.sql("SELECT path FROM ducklake_data_file")}
+    assert needed <= data_files(lake)
+    assert lake.sql("SELECT FROM ducklake_files_scheduled_for_deletion") == []
+    assert data_files(lake) <= files
+
+
+def test_files_that_only_removed_snapshots_had_are_gone_after_the_grace(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
+    db.execute("CREATE TABLE t (i INTEGER)")
+    for _ in range(3):
+        db.execute("INSERT INTO t SELECT range FROM range(100)")
+    db.execute("CALL ducklake_merge_adjacent_files('lake')")
+    db.execute("DELETE FROM t WHERE i < 50")
+    db.execute("CALL ducklake_rewrite_data_files('lake', 't', delete_threshold => 0)")
+    db.execute("INSERT INTO t SELECT range FROM range(100)")
+    before = data_files(lake)
+    remove_all(lake, server, "t")
+    settle(lake, server)
+    assert len(data_files(lake)) < len(before)
+    named = lake.sql("SELECT path FROM ducklake_data_file UNION SELECT path FROM ducklake_delete_file")
+    assert data_files(lake) == {path.rpartition("/")[2] for (path,) in named}
+    assert_both_agree(lake, server, "main.t")
+
+
+def test_what_has_a_name_or_brings_a_table_back_stays_when_it_is_removed(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
+    db.execute("CREATE TABLE dropped AS SELECT 7 AS i; CREATE TABLE t (i INTEGER)")
+    at: list[int] = []
+    for _ in range(4):
+        db.execute("INSERT INTO t SELECT range FROM range(100)")
+        at.append(head(lake))
+    assert server.http.post(f"{ADMIN}/tags", json={"name": "audit", "snapshot-id": at[1]}).status_code == 200
+    db.execute("DROP TABLE dropped")
+    db.execute("INSERT INTO t SELECT range FROM range(100)")
+    remove_all(lake, server, "t")
+    settle(lake, server)
+    assert [i for i in at if i in live(lake)] == [at[1], at[3]]
+    assert server.http.post(f"{ADMIN}/namespaces/main/undrop", json={"name": "dropped"}).status_code == 200
+    assert db.execute("SELECT * FROM dropped").fetchall() == [(7,)]
+    assert_both_agree(lake, server, "main.t")
+
+
+def test_with_gc_disabled_nothing_but_the_list_changes(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, past: dict[str, int]
+) -> None:
+    with catalog(lake.settings, server).load_table("main.busy").transaction() as changes:
+        changes.set_properties({"gc.enabled": "false"})
+    before = live(lake)
+    remove_all(lake, server, "busy")
+    assert settle(lake, server) == []
+    assert live(lake) == before
+    assert len(catalog(lake.settings, server).load_table("main.busy").snapshots()) == 1
+
+
+def test_a_purge_frees_the_files_of_that_table_after_the_grace(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, past: dict[str, int]
+) -> None:
+    catalog(lake.settings, server).purge_table("main.busy")
+    settle(lake, server)
+    named = lake.sql("SELECT path FROM ducklake_data_file")
+    assert data_files(lake) == {path.rpartition("/")[2] for (path,) in named}
+    assert len(named) == 1
+    assert_both_agree(lake, server, "main.quiet")
+
+
+def test_on_a_disk_clients_are_told_to_delete_nothing_and_on_s3_they_may_ask(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    db.execute("CREATE TABLE t AS SELECT 1 AS i")
+    assert catalog(lake.settings, server).load_table("main.t").properties["gc.enabled"] == "true"
+    assert server.http.get("/v1/config").json()["overrides"]["s3.delete-enabled"] == "false"
+    with (
+        lakes.lake(data_path=f"file://{tmp_path}/lake/data/") as on_disk,
+        servers.server(on_disk.settings, tmp_path) as its_server,
+        on_disk.duckdb() as its_db,
+    ):
+        its_db.execute("CREATE TABLE t AS SELECT 1 AS i")
+        assert catalog(on_disk.settings, its_server).load_table("main.t").properties["gc.enabled"] == "false"

@@ -4,6 +4,7 @@ import json
 import time
 from base64 import b64encode
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from mergus.access.clients import hash_secret
 from tests.support import access, lakes, servers
 from tests.support.access import SECRET, TOKENS, Guarded
-from tests.support.servers import error_of
+from tests.support.servers import Server, error_of
 from tests.test_command_line import mergus
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -157,15 +158,61 @@ def test_a_token_expires(tmp_path: Path, guarded: Guarded) -> None:
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_too_many_requests_for_tokens_are_refused(tmp_path: Path, guarded: Guarded) -> None:
+@pytest.fixture
+def limited(tmp_path: Path, guarded: Guarded) -> Iterator[Server]:
+    """Three wrong secrets a minute."""
     with servers.server(guarded.lake.settings, tmp_path, auth="oauth2", token_rate=3) as server:
-        answers = [
-            server.http.post(TOKENS, data={"grant_type": "client_credentials", "client_id": "x", "client_secret": "y"})
-            for _ in range(5)
-        ]
-    assert [a.status_code for a in answers] == [401, 401, 401, 429, 429]
-    assert error_of(answers[-1]) == (429, "TooManyRequestsException")
-    assert int(answers[-1].headers["retry-after"]) > 0
+        yield server
+
+
+def show_secret(server: Server, client: str, secret: str) -> int:
+    form = {"grant_type": "client_credentials", "client_id": client, "client_secret": secret}
+    answer = server.http.post(TOKENS, data=form)
+    if answer.status_code == 429:
+        assert error_of(answer) == (429, "TooManyRequestsException")
+        assert int(answer.headers["retry-after"]) > 0
+    return answer.status_code
+
+
+def test_a_client_that_asks_for_a_token_with_every_query_is_not_slowed_down(limited: Server) -> None:
+    """Trino asks for two tokens or more for each query."""
+    began = time.monotonic()
+    assert {show_secret(limited, "etl", SECRET) for _ in range(100)} == {200}
+    assert time.monotonic() - began < 20
+
+
+def test_guesses_are_limited_and_do_not_lock_out_who_has_the_secret(limited: Server) -> None:
+    assert show_secret(limited, "etl", SECRET) == 200
+    assert [show_secret(limited, "etl", f"guess {n}") for n in range(5)] == [401, 401, 401, 429, 429]
+    # from the same address, under the same name
+    assert show_secret(limited, "etl", SECRET) == 200
+    # and another, which this server does not know yet
+    assert show_secret(limited, "admin", SECRET) == 200
+
+
+def test_guesses_under_many_names_are_limited_by_their_address(limited: Server) -> None:
+    found = [show_secret(limited, f"name-{n}", "guess") for n in range(40)]
+    assert found[:30] == [401] * 30
+    assert 429 in found[30:]
+
+
+def test_guesses_at_the_same_time_are_limited(limited: Server) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        found = list(pool.map(lambda n: show_secret(limited, "etl", f"guess {n}"), range(40)))
+    # two are checked at once
+    assert found.count(401) <= 5
+    assert found.count(429) >= 35
+
+
+def test_a_secret_that_was_rotated_is_not_remembered(guarded: Guarded, limited: Server) -> None:
+    guarded.client("rotated")
+    assert show_secret(limited, "rotated", SECRET) == 200
+    other = hash_secret("another")
+    guarded.lake.sql("UPDATE client SET secret_hash = %s WHERE client_id = 'rotated'", other)
+    assert show_secret(limited, "rotated", SECRET) == 401
+    assert show_secret(limited, "rotated", "another") == 200
+    guarded.lake.sql("DELETE FROM client WHERE client_id = 'rotated'")
+    assert show_secret(limited, "rotated", "another") == 401
 
 
 def test_clients_in_a_file(tmp_path: Path, guarded: Guarded) -> None:

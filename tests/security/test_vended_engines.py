@@ -3,7 +3,11 @@
 None of these keys deletes anything: what engines clean up after themselves stays, and nothing fails for it.
 """
 
-from collections.abc import Iterator
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -13,14 +17,19 @@ import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import ValidationException
 
 from mergus.ducklake.session import with_extensions
+from mergus.embedded import snippets
+from mergus.embedded.stack import connection_values
+from mergus.embedded.state import StateDir
 from tests.support import lakes, servers, spark, vended
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
 pytestmark = pytest.mark.xdist_group("spark")
 
+ROOT = Path(__file__).parents[2]
 ROWS = [(i,) for i in range(100)]
 
 
@@ -80,6 +89,14 @@ class TestPyIceberg:
             staged.append(pa.table({"i": pa.array([3], pa.int64())}))
         assert rows(lake, f"{name}_staged") == [(3,)]
 
+    def test_a_commit_that_fails_says_why(self, lake: TestLake, catalog: Catalog, table: str) -> None:
+        """Its own manifests stay, which it logs; what it raises is why."""
+        loaded, other = catalog.load_table(("eng", table)), catalog.load_table(("eng", table))
+        with pytest.raises(ValidationException, match="Added data files were found"), loaded.transaction() as changes:
+            changes.delete("i = 3")
+            other.delete("i = 4")
+        assert rows(lake, table) == [row for row in ROWS if row != (4,)]
+
     def test_without_them_it_does_not(self, server: Server, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """So it was they that opened the files."""
         vended.without_keys(monkeypatch)
@@ -114,6 +131,65 @@ class TestDuckDB:
         db.execute(f"CREATE TABLE ice.eng.{name} (i BIGINT)")
         db.execute(f"INSERT INTO ice.eng.{name} VALUES (1), (2)")
         assert rows(lake, name) == [(1,), (2,)]
+
+
+class TestDuckDBAsPrinted:
+    """A process of its own, with the text that `serve` prints and README has, and no keys but vended ones."""
+
+    @pytest.fixture
+    def run(
+        self, lake: TestLake, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Callable[[str], subprocess.CompletedProcess[str]]:
+        vended.without_keys(monkeypatch)
+        values = connection_values(StateDir(tmp_path), lake.settings, server.uri, "")
+        given = {name: value for name, value in values.items() if name.startswith("MERGUS_")}
+
+        def run(code: str) -> subprocess.CompletedProcess[str]:
+            text = f"{snippets.duckdb_iceberg()}\n{code}\nprint('the end')\n"
+            return subprocess.run(
+                [sys.executable, "-c", text],
+                env={**os.environ, **given},
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+
+        return run
+
+    @pytest.mark.parametrize("end", ["db.close()", "db.execute('ROLLBACK')", "del db", ""])
+    def test_a_transaction_that_is_not_committed_does_not_end_the_process(
+        self, lake: TestLake, run: Callable[[str], subprocess.CompletedProcess[str]], table: str, end: str
+    ) -> None:
+        done = run(f"db.execute('BEGIN'); db.execute('INSERT INTO lake.eng.{table} VALUES (1000)'); {end}")
+        assert (done.returncode, done.stdout.splitlines()[-1:], done.stderr) == (0, ["the end"], "")
+        assert rows(lake, table) == ROWS
+
+    def test_a_commit_that_fails_says_why(
+        self, run: Callable[[str], subprocess.CompletedProcess[str]], table: str
+    ) -> None:
+        done = run(
+            f"""
+other = db.cursor()
+db.execute("BEGIN")
+db.execute("DELETE FROM lake.eng.{table} WHERE i = 3")
+other.execute("DELETE FROM lake.eng.{table} WHERE i = 3")
+try:
+    db.execute("COMMIT")
+except duckdb.Error as e:
+    print(e)
+"""
+        )
+        assert (done.returncode, done.stdout.splitlines()[-1:], done.stderr) == (0, ["the end"], "")
+        assert "CommitFailedException" in done.stdout
+        assert "Could not remove" not in done.stdout
+
+    def test_readme_has_the_options_that_are_printed(self) -> None:
+        def options(text: str) -> list[str]:
+            (found,) = re.findall(r"\(TYPE iceberg,(.*?)\)", text, re.DOTALL)
+            return [option.split()[0] for option in found.split(",")]
+
+        assert options((ROOT / "README.md").read_text()) == options(snippets.duckdb_iceberg())
 
 
 class TestSpark:

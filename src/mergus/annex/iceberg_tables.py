@@ -65,6 +65,9 @@ SET_REF: Final = """
     ON CONFLICT (table_id, name) DO UPDATE SET snapshot_id = excluded.snapshot_id, retention = excluded.retention
 """
 REMOVE_REF: Final = "DELETE FROM table_ref WHERE table_id = %(table_id)s AND name = %(name)s"
+REMOVED_SNAPSHOTS: Final = """
+    SELECT snapshot_id FROM removed_snapshot JOIN ducklake_snapshot USING (snapshot_id) WHERE table_id = %(table_id)s
+"""
 REMOVE_SNAPSHOT: Final = """
     INSERT INTO removed_snapshot VALUES (%(table_id)s, %(snapshot_id)s) ON CONFLICT DO NOTHING
 """
@@ -199,6 +202,12 @@ async def set_ref(conn: Conn, table_id: int, name: str, snapshot_id: int | None,
 
 async def remove_ref(conn: Conn, table_id: int, name: str) -> None:
     await conn.execute(REMOVE_REF, {"table_id": table_id, "name": name})
+
+
+async def removed_snapshots(conn: Conn, table_id: int) -> frozenset[int]:
+    """Those that the table does not list any more, and the lake has."""
+    found = await conn.execute(REMOVED_SNAPSHOTS, {"table_id": table_id})
+    return frozenset(row[0] for row in await found.fetchall())
 
 
 async def remove_snapshot(conn: Conn, table_id: int, snapshot_id: int) -> None:

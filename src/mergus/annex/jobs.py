@@ -15,6 +15,8 @@ from mergus.config import Settings
 from mergus.ducklake.connect import Conn
 
 Kind = Literal["compact", "expire", "sweep", "orphans"]
+# Of an expiry: nothing expires, and what has is removed.
+FREE: Final = "free"
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
 
 _COLUMNS: Final = """
@@ -26,8 +28,9 @@ _KEY: Final = "hashtextextended('mergus job ' || current_schema(), %(job_id)s)"
 
 ASK: Final = f"""
     WITH asked AS (
-        INSERT INTO job (kind, schema_id, table_id, options, asked_by)
-        VALUES (%(kind)s, %(schema_id)s, %(table_id)s, %(options)s, %(asked_by)s)
+        INSERT INTO job (kind, schema_id, table_id, options, asked_by, due_at)
+        VALUES (%(kind)s, %(schema_id)s, %(table_id)s, %(options)s, %(asked_by)s,
+                now() + make_interval(secs => %(after)s))
         ON CONFLICT (kind, coalesce(schema_id, -1), coalesce(table_id, -1), options) WHERE {_OPEN}
         DO UPDATE SET due_at = least(job.due_at, excluded.due_at)
         RETURNING *
@@ -46,6 +49,11 @@ ASK_IN_TURN: Final = """
 NEXT: Final = f"""
     SELECT job_id FROM job WHERE {_OPEN} AND due_at <= now() AND NOT job_id = ANY(%(passed)s)
     ORDER BY due_at, job_id LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
+# The minute after the grace has passed, and how far away it is.
+DUE_MINUTE: Final = """
+    SELECT to_char(due AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI"Z"'), extract(epoch FROM due - now())::float8
+    FROM (SELECT date_trunc('minute', now() + make_interval(secs => %(seconds)s)) + interval '1 minute' AS due) AS d
 """
 HOLD: Final = f"SELECT pg_try_advisory_lock({_KEY})"
 LET_GO: Final = f"SELECT pg_advisory_unlock({_KEY})"
@@ -124,13 +132,28 @@ def channel(settings: Settings) -> str:
 
 
 async def ask(
-    conn: Conn, kind: Kind, schema_id: int | None, table_id: int | None, options: dict[str, Any], asked_by: str
+    conn: Conn,
+    kind: Kind,
+    schema_id: int | None,
+    table_id: int | None,
+    options: dict[str, Any],
+    asked_by: str,
+    after: float = 0,
 ) -> Job:
-    """The one that is waiting or being done, if the same was asked for before."""
+    """The one that is waiting or being done, if the same was asked for before. It is due after so many seconds."""
     key = {"kind": kind, "schema_id": schema_id, "table_id": table_id, "options": Jsonb(options), "asked_by": asked_by}
-    row = await (await conn.execute(ASK, key)).fetchone()
+    row = await (await conn.execute(ASK, {**key, "after": after})).fetchone()
     assert row is not None  # noqa: S101  (inserted, or there already)
     return Job(*row)
+
+
+async def ask_to_free(conn: Conn, asked_by: str, grace_seconds: float) -> None:
+    """Removes files that nothing needs from now on, when their grace is over. Those who ask within a minute get one
+    job."""
+    row = await (await conn.execute(DUE_MINUTE, {"seconds": grace_seconds})).fetchone()
+    assert row is not None  # noqa: S101  (an expression)
+    due, seconds = row
+    await ask(conn, "expire", None, None, {FREE: due}, asked_by, after=seconds)
 
 
 async def ask_in_turn(conn: Conn, kind: Kind, options: dict[str, Any], asked_by: str, seconds: float) -> None:

@@ -20,7 +20,7 @@ from uuid import UUID
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
 from mergus.access.privileges import CREATE, SEE, WRITE
-from mergus.annex import staged
+from mergus.annex import jobs, staged
 from mergus.catalog import table_places
 from mergus.catalog.commit_plan import Change, Plan, plan
 from mergus.catalog.commit_write import write
@@ -45,6 +45,8 @@ from mergus.errors import (
 )
 from mergus.faults import point
 from mergus.logs import log
+from mergus.materialise.metadata import is_gc_enabled, location_of
+from mergus.materialise.table import Materialised
 from mergus.metrics import COMMIT_STAGES
 from mergus.storage.location import Location
 
@@ -152,8 +154,15 @@ async def _write(
     point("commit.locked")
     place = (await lake.tables()).materialiser.place
     ids = await write(tx, lake.objects, place, [p.plan for p in ready], litter)
+    for table_id, p in zip(ids, ready, strict=True):
+        if p.plan.update.snapshots_removed and p.plan.table is not None and _is_gc_enabled(p.plan, p.plan.table):
+            await jobs.ask(tx.conn, "expire", None, table_id, {}, ctx.principal.name)
     ctx.table_id = ids[0]
     return ids
+
+
+def _is_gc_enabled(plan: Plan, table: Materialised) -> bool:
+    return is_gc_enabled({**table.reading.properties, **plan.update.set_properties}, location_of(table))
 
 
 def _done(planned: Sequence[_Planned | int]) -> list[int] | None:

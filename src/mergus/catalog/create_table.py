@@ -42,7 +42,7 @@ from mergus.iceberg.updates import (
     Update,
 )
 from mergus.materialise.layout import Layout
-from mergus.materialise.metadata import DEFAULT_PROPERTIES
+from mergus.materialise.metadata import default_properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,6 @@ def _promised(change: Change, version: int, uuid: UUID, location: str) -> TableM
         last_partition_id=max((f.field_id for f in spec.fields), default=FIRST_FIELD_ID - 1),
         default_sort_order_id=order.order_id,
         sort_orders=[sort_order_json(order)],
-        properties={**DEFAULT_PROPERTIES, **properties},
+        properties={**default_properties(location), **properties},
         next_row_id=0 if version >= 3 else None,
     )

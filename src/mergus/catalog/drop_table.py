@@ -8,6 +8,7 @@ table, whatever else shares a directory with them (H22). `MERGUS_PURGE_REQUESTED
 from mergus.access.authorise import authorise
 from mergus.access.context import RequestContext
 from mergus.access.privileges import CREATE
+from mergus.annex import jobs
 from mergus.catalog.find import find_schema, find_table
 from mergus.catalog.lake import Lake
 from mergus.catalog.names import check_name, find_clash, target_taken
@@ -23,6 +24,7 @@ async def drop_table(lake: Lake, ctx: RequestContext, namespace: Namespace, name
         await tables.drop(tx, table_id)
         if with_purge and lake.settings.purge_requested == "purge":
             await purge.purge(tx, lake.settings.metadata_schema, table_id)
+            await jobs.ask_to_free(tx.conn, ctx.principal.name, lake.settings.grace_seconds)
 
 
 async def rename_table(

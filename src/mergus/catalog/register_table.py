@@ -188,9 +188,10 @@ async def _uuid(lake: Lake, ctx: RequestContext, table: GivenTable, old: int | N
 
 
 def _updates(table: GivenTable, uuid: UUID) -> Sequence[Update]:
-    """Those of a client that creates such a table. Version 1 has no deletes, and becomes 2."""
-    ours = ("mergus.", GC_ENABLED)
-    properties = {k: v for k, v in table.properties.items() if not k.startswith(ours) and k != FORMAT_VERSION}
+    """Those of a client that creates such a table. Version 1 has no deletes, and becomes 2. Another catalog may still
+    need its files."""
+    properties = {k: v for k, v in table.properties.items() if not k.startswith("mergus.") and k != FORMAT_VERSION}
+    properties[GC_ENABLED] = "false"
     specs = [table.specs[i] for i in sorted(table.specs)]
     return [
         AssignUuid(str(uuid)),

@@ -4,24 +4,17 @@ What a client asks for in `scope` can only narrow what it may do: rights are loo
 is exchanged for another of the same client, no wider and as new as its secret: who has lost either gets none.
 """
 
-import asyncio
-import time
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
 
 from mergus.access.authorise import authorise
-from mergus.access.clients import is_secret
 from mergus.access.context import Principal, RequestContext
 from mergus.access.privileges import Grant, limited, merged
 from mergus.access.scopes import parse_scope, scope_text
+from mergus.access.secret_checks import SecretChecks
 from mergus.access.tokens import Tokens
 from mergus.annex import clients
 from mergus.catalog.lake import Lake
 from mergus.errors import NotAuthorized
-
-# Checking a secret takes a core for a while: others wait.
-_CHECKED_AT_ONCE: Final = asyncio.Semaphore(2)
-ADDRESSES_KNOWN: Final = 10_000
 
 
 class OAuthError(Exception):
@@ -41,7 +34,20 @@ class Issued:
     scope: str | None
 
 
-async def by_secret(lake: Lake, ctx: RequestContext, client_id: str, secret: str, scope: str | None) -> Issued:
+@dataclass(frozen=True, slots=True)
+class ShownSecret:
+    """What a client shows, and from which address."""
+
+    address: str
+    client_id: str
+    secret: str = field(repr=False)
+
+
+async def by_secret(
+    lake: Lake, ctx: RequestContext, checks: SecretChecks, shown: ShownSecret, scope: str | None
+) -> Issued:
+    """Raises TooManyRequests."""
+    client_id = shown.client_id
     await authorise(ctx, None)
     tokens = await _tokens(lake)
     in_file = lake.clients_file.clients.get(client_id)
@@ -52,9 +58,7 @@ async def by_secret(lake: Lake, ctx: RequestContext, client_id: str, secret: str
             known = None if "\0" in client_id else await clients.find(conn, client_id)
         hashes = (known.secret_hash, known.previous_hash) if known else (None, None)
         generation = known.generation if known else 0
-    async with _CHECKED_AT_ONCE:
-        is_known = await asyncio.to_thread(is_secret, secret, *hashes)
-    if not is_known:
+    if not await checks.is_right(shown.address, client_id, shown.secret, *hashes):
         raise OAuthError("invalid_client", "There is no such client, or it has another secret", 401)
     ctx.principal = Principal(f"client:{client_id}")
     wanted = _narrowed(None, scope)
@@ -99,22 +103,3 @@ def _parsed(scope: str | None) -> list[Grant] | None:
         return parse_scope(scope)
     except ValueError as e:
         raise OAuthError("invalid_scope", str(e)) from None
-
-
-class Turnstile:
-    """So many from one address in a minute, in each process."""
-
-    def __init__(self, in_a_minute: int) -> None:
-        self._most = in_a_minute
-        self._seen: dict[str, tuple[float, float]] = {}
-
-    def lets(self, address: str) -> bool:
-        """A bucket that fills evenly, and holds a minute's worth."""
-        now = time.monotonic()
-        left, at = self._seen.pop(address, (float(self._most), now))
-        left = min(float(self._most), left + (now - at) * self._most / 60)
-        # the newest is last: the first has not been seen for longest
-        self._seen[address] = (left - 1 if left >= 1 else left, now)
-        if len(self._seen) > ADDRESSES_KNOWN:
-            del self._seen[next(iter(self._seen))]
-        return left >= 1

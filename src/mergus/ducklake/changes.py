@@ -128,6 +128,12 @@ def words_about(table_id: int, text: str | None) -> frozenset[str]:
     return frozenset(word for word, subject in parse(text) if subject == str(table_id) and word in DATA | LAYOUT)
 
 
+def is_alone(table_id: int, text: str | None) -> bool:
+    """Whether rows or files of this table are all that changed."""
+    words = parse(text)
+    return bool(words) and all(word in DATA | LAYOUT and subject == str(table_id) for word, subject in words)
+
+
 def tables_named(text: str | None) -> set[int]:
     """Tables that look different afterwards, or are gone; new ones have no id here."""
     about = DATA | LAYOUT | {ALTERED, DROPPED}

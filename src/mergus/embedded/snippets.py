@@ -25,9 +25,28 @@ for extension in ("httpfs", "postgres_scanner", "ducklake"):
     db.execute(f"LOAD {extension}")
 """
 
+# REMOVE_FILES_ON_DELETE is about transactions that fail or are rolled back, and no server can turn it off for a client.
+# With keys that delete nothing it hides why a commit failed, and a session that is closed in a transaction aborts its
+# process; with keys that do, it deletes the files of a commit whose answer was lost.
+DUCKDB_ICEBERG = '''\
+import os, duckdb
+
+env = {name: value.replace("'", "''") for name, value in os.environ.items()}
+db = duckdb.connect(config={"extension_directory": os.environ["MERGUS_DUCKDB_EXTENSIONS"]})
+for extension in ("httpfs", "avro", "iceberg"):
+    db.execute(f"LOAD {extension}")
+db.execute(f"""ATTACH '{env["MERGUS_WAREHOUSE"]}' AS lake (TYPE iceberg, ENDPOINT '{env["MERGUS_URI"]}',
+    AUTHORIZATION_TYPE 'none', DEFAULT_SCHEMA 'main', REMOVE_FILES_ON_DELETE false)""")
+print(db.sql("SELECT schema_name FROM information_schema.schemata WHERE catalog_name = 'lake'"))
+'''
+
 
 def pyiceberg() -> str:
     return PYICEBERG
+
+
+def duckdb_iceberg() -> str:
+    return DUCKDB_ICEBERG
 
 
 def duckdb(settings: Settings) -> str:
@@ -73,5 +92,6 @@ def guide(settings: Settings, uri: str, connection_file: Path) -> str:
         f"{block(f'set -a; . {shlex.quote(str(connection_file))}; set +a')}\n"
         f"PyIceberg (python):\n\n{block(pyiceberg())}\n"
         f"DuckDB, straight to the lake (python):\n\n{block(duckdb(settings))}\n"
+        f"DuckDB's iceberg extension, as a client of the catalog (python):\n\n{block(duckdb_iceberg())}\n"
         f"Spark {versions.minor(versions.SPARK)} (shell):\n\n{block(spark(settings, uri))}"
     )

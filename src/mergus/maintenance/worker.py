@@ -43,6 +43,7 @@ RECONNECT: Final = 2.0
 # A job over which so many workers in a row have died is not given to another.
 MOST_DEATHS: Final = 5
 SCHEDULER: Final = "schedule"
+ORPHANS_EVERY: Final = 86_400
 
 
 class Worker:
@@ -87,6 +88,8 @@ class Worker:
             return
         await jobs.ask_in_turn(conn, "compact", {}, SCHEDULER, every)
         await jobs.ask_in_turn(conn, "sweep", {}, SCHEDULER, every)
+        # it lists everything, and only what is days old goes
+        await jobs.ask_in_turn(conn, "orphans", {}, SCHEDULER, max(every, ORPHANS_EVERY))
         if self._settings.expire_seconds:
             options = {"older-than-seconds": self._settings.expire_seconds}
             await jobs.ask_in_turn(conn, "expire", options, SCHEDULER, every)

@@ -16,13 +16,25 @@ from mergus.iceberg.sort_order import sort_order_json
 from mergus.materialise.reading import Shown, schema_of_text, schema_text
 from mergus.materialise.table import Materialised
 
-# The files are DuckLake's, and snapshots that Iceberg's clients do not list may need them. Who deletes files by what
-# Iceberg's metadata says (Spark's expire_snapshots, remove_orphan_files, PURGE) looks at this first. One who sets it
-# otherwise deletes nothing all the same: clients are told not to (catalog/warehouse.py).
+# The files are DuckLake's, and snapshots that Iceberg's clients do not list may need them. Spark's expire_snapshots,
+# remove_orphan_files and PURGE look at this first. On S3 they may go on: clients are told to delete no object there
+# (catalog/warehouse.py), and the server frees what nobody needs. On a disk nothing keeps a client from deleting.
 GC_ENABLED: Final = "gc.enabled"
 # A table that Iceberg's library makes says zstd; without a word, writers of Java take gzip, in three times the time.
 CODEC: Final = "write.parquet.compression-codec"
-DEFAULT_PROPERTIES: Final[Mapping[str, str]] = {GC_ENABLED: "false", CODEC: "zstd"}
+
+
+def default_properties(location: str) -> dict[str, str]:
+    """Of a table at this location."""
+    return {GC_ENABLED: str(location.startswith("s3://")).lower(), CODEC: "zstd"}
+
+
+def is_gc_enabled(properties: Mapping[str, str], location: str) -> bool:
+    return properties.get(GC_ENABLED, default_properties(location)[GC_ENABLED]).strip().lower() == "true"
+
+
+def location_of(table: Materialised) -> str:
+    return table.reading.kept.location or str(table.reading.view.layout.directory)
 
 
 def describe(table: Materialised) -> TableMetadata:
@@ -36,10 +48,11 @@ def describe(table: Materialised) -> TableMetadata:
     default_spec = view.places.specs.of_partitioning(reading.partitions.current(view.as_of))
     specs = view.places.listed({*used, default_spec.spec_id})
     version = view.format_version
+    location = location_of(table)
     return TableMetadata(
         format_version=version,
         table_uuid=str(view.table.uuid),
-        location=kept.location or str(view.layout.directory),
+        location=location,
         last_sequence_number=reading.shown[-1].snapshot.id if reading.shown else 0,
         last_updated_ms=reading.updated_ms,
         last_column_id=max((c.id for c in view.columns.columns), default=0),
@@ -51,7 +64,7 @@ def describe(table: Materialised) -> TableMetadata:
         last_partition_id=view.places.specs.last_field_id,
         default_sort_order_id=reading.sorts.default_order(view.as_of, orders, kept.default_orders).order_id,
         sort_orders=[sort_order_json(order) for order in orders],
-        properties={**DEFAULT_PROPERTIES, **reading.properties},
+        properties={**default_properties(location), **reading.properties},
         current_snapshot_id=current,
         snapshots=[_rendered(table, shown) for shown in listed],
         snapshot_log=_increasing(_log(table)) if current is not None else [],

@@ -11,9 +11,9 @@ from urllib.parse import parse_qsl, unquote
 
 from fastapi import Request, Response
 
+from mergus.access.secret_checks import SecretChecks
 from mergus.catalog import tokens
-from mergus.catalog.tokens import Issued, OAuthError, Turnstile
-from mergus.errors import TooManyRequests
+from mergus.catalog.tokens import Issued, OAuthError, ShownSecret
 from mergus.rest.request import AnyLake, Context, json_response
 
 LARGEST: Final = 64 * 1024
@@ -25,13 +25,10 @@ JWT: Final = "urn:ietf:params:oauth:token-type:jwt"
 
 
 async def get_token(request: Request, lake: AnyLake, ctx: Context) -> Response:
-    turnstile: Turnstile = request.app.state.turnstile
-    if not turnstile.lets(request.client.host if request.client else ""):
-        raise TooManyRequests("Too many requests for tokens from this address; try again later")
     ctx.handed_out.append("token")
     try:
         form = await _form(request)
-        return _sent(await _issued(lake, ctx, form, request.headers.get("authorization")))
+        return _sent(await _issued(request, lake, ctx, form))
     except OAuthError as e:
         ctx.authorised = True
         response = json_response({"error": e.error, "error_description": e.description}, e.status)
@@ -40,15 +37,17 @@ async def get_token(request: Request, lake: AnyLake, ctx: Context) -> Response:
         return response
 
 
-async def _issued(lake: AnyLake, ctx: Context, form: dict[str, str], authorization: str | None) -> Issued:
+async def _issued(request: Request, lake: AnyLake, ctx: Context, form: dict[str, str]) -> Issued:
     scope = form.get("scope")
-    basic = _basic(authorization)
+    checks: SecretChecks = request.app.state.secret_checks
+    address = request.client.host if request.client else ""
+    basic = _basic(request.headers.get("authorization"))
     grant_type = form.get("grant_type")
     if grant_type == CREDENTIALS:
         client_id, secret = basic or (form.get("client_id", ""), form.get("client_secret", ""))
         if not secret:
             raise OAuthError("invalid_client", "client_id and client_secret are needed", 401)
-        return await tokens.by_secret(lake, ctx, client_id, secret, scope)
+        return await tokens.by_secret(lake, ctx, checks, ShownSecret(address, client_id, secret), scope)
     if grant_type != EXCHANGE:
         raise OAuthError("unsupported_grant_type", f"grant_type is {CREDENTIALS} or {EXCHANGE}")
     if form.get("subject_token_type", ACCESS_TOKEN) not in {ACCESS_TOKEN, JWT}:
@@ -57,7 +56,7 @@ async def _issued(lake: AnyLake, ctx: Context, form: dict[str, str], authorizati
         raise OAuthError("invalid_request", "Nobody can act for another here")
     if basic is not None:
         # whose token has expired shows its secret again
-        return await tokens.by_secret(lake, ctx, *basic, scope)
+        return await tokens.by_secret(lake, ctx, checks, ShownSecret(address, *basic), scope)
     if not (subject := form.get("subject_token")):
         raise OAuthError("invalid_request", "subject_token is needed")
     return await tokens.by_token(lake, ctx, subject, scope)

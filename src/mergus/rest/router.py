@@ -8,9 +8,9 @@ from fastapi.routing import APIRoute
 
 from mergus.access.context import ANONYMOUS, RequestContext
 from mergus.access.privileges import ADMIN, ALL
+from mergus.access.secret_checks import SecretChecks
 from mergus.catalog.delegation import HEADER, parse_header
 from mergus.catalog.lake import Lake
-from mergus.catalog.tokens import Turnstile
 from mergus.catalog.warehouse import check_writable
 from mergus.config import Settings
 from mergus.errors import ApiError
@@ -99,5 +99,5 @@ def install(app: FastAPI, settings: Settings) -> None:
             name=operation.name,
             response_model=None,
         )
-    app.state.turnstile = Turnstile(settings.token_rate)
+    app.state.secret_checks = SecretChecks(settings.token_rate)
     app.state.endpoints = [o.endpoint for o in OPERATIONS if o.is_offered(settings)]
