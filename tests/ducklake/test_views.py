@@ -224,15 +224,15 @@ def test_a_view_is_bound_and_can_reach_nothing_but_the_lake(lake: TestLake, db: 
     db.execute("CREATE VIEW d.fails AS SELECT error('ran') AS x")
     describer = Describer(lake.settings)
     good = describer.describe("d", "good")
-    assert [(f.name, f.type) for f in good.fields] == [("n", "decimal(38, 0)"), ("s", "string")]
+    assert [(f.name, f.type) for f in good.schema.fields] == [("n", "decimal(38, 0)"), ("s", "string")]
     with pytest.raises(BrokenView, match="disabled by configuration"):
         describer.describe("d", "hosts")
-    assert [f.name for f in describer.describe("d", "fails").fields] == ["x"]
+    assert [f.name for f in describer.describe("d", "fails").schema.fields] == ["x"]
     # nor then
     then = lake.snapshots()[-1][0]
     with pytest.raises(BrokenView, match="disabled by configuration"):
         describer.describe("d", "hosts", then)
-    assert [f.name for f in describer.describe("d", "fails", then).fields] == ["x"]
+    assert [f.name for f in describer.describe("d", "fails", then).schema.fields] == ["x"]
     with pytest.raises(BrokenView, match="does not exist"):
         describer.describe("d", "nothing")
     # what the session keeps open holds nobody up
@@ -242,12 +242,12 @@ def test_a_view_is_bound_and_can_reach_nothing_but_the_lake(lake: TestLake, db: 
     # it looks again, and at what is there now
     other = lake.duckdb()
     other.execute("CREATE OR REPLACE VIEW d.good AS SELECT 1 AS a")
-    assert [f.name for f in describer.describe("d", "good").fields] == ["a"]
+    assert [f.name for f in describer.describe("d", "good").schema.fields] == ["a"]
     assert describer.describe("d", "good", then) == good
     # its connections are cut, and it opens others
     lake.sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
-    assert [f.name for f in describer.describe("d", "good").fields] == ["a"]
+    assert [f.name for f in describer.describe("d", "good").schema.fields] == ["a"]
     describer.close()
