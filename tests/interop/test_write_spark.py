@@ -393,3 +393,20 @@ def test_spark_merges_into_decimals_of_any_precision(served: Served, mode: str) 
         assert sorted(of_id(merged)) == [1, 2, 3, 11, 12]
         story.duck("UPDATE {t} SET d18 = 1.25, l = [1.5, 2.5] WHERE id IN (2, 3)", "DELETE FROM {t} WHERE id = 1")
         story.agree_at_every_snapshot(at_least=5)
+
+
+@in_version(2, "served")
+def test_spark_reads_the_sort_order_of_every_file(served: Served) -> None:
+    """0 is that of no sorting; engines fail on entries that have none at all."""
+    with turns(served, "sort_orders") as story:
+        story.spark(f"CREATE TABLE {{t}} (id INT, name STRING) USING iceberg {properties(served.format_version)}")
+        story.spark("INSERT INTO {t} VALUES (1, 'a')", "ALTER TABLE {t} WRITE ORDERED BY id DESC")
+        story.spark("INSERT INTO {t} VALUES (2, 'b'), (3, 'c')")
+        story.duck("INSERT INTO {t} VALUES (4, 'inlined')", "INSERT INTO {t} SELECT range + 10, 'x' FROM range(40)")
+        written = story.ask_spark(
+            "SELECT count(*), sort_order_id FROM {t}.files WHERE content = 0 GROUP BY sort_order_id ORDER BY 2"
+        )
+        order = story.pyiceberg().sort_order().order_id
+        assert order != 0
+        assert written == [(3, 0), (1, order)]
+        assert story.ask_spark("SELECT count(*) FROM {t}.entries WHERE data_file.sort_order_id IS NULL") == [(0,)]

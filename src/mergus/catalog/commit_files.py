@@ -57,12 +57,13 @@ class FileTerms:
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
     """`partition` are the values of the spec's fields by their ids, as JSON. `mapping` says which columns of the file
-    are which of the table's, if its own field ids do not."""
+    are which of the table's, if its own field ids do not. `sort_order_id` is the client's number, as `spec_id` is."""
 
     file: NewFile
     spec_id: int
     partition: dict[str, Any]
     mapping: tuple[MappedField, ...] = ()
+    sort_order_id: int = 0
 
 
 def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> PlannedFile:
@@ -92,7 +93,7 @@ def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> P
         has_row_ids=_row_ids(columns) is not None,
     )
     partition = {str(f.field_id): value for f, value in zip(spec.fields, values, strict=True)}
-    return PlannedFile(new, added.spec_id, partition, mapping)
+    return PlannedFile(new, added.spec_id, partition, mapping, file.sort_order_id or 0)
 
 
 def _row_ids(columns: Sequence[Part] | None) -> Part | None:

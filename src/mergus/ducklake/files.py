@@ -64,7 +64,9 @@ READ_PARTITION_VALUES: Final = """
 """
 
 # As the client told it who committed the file.
-READ_PLACES: Final = "SELECT data_file_id, spec_id, partition FROM committed_file WHERE data_file_id = ANY(%(ids)s)"
+READ_PLACES: Final = """
+    SELECT data_file_id, sort_order_id, spec_id, partition FROM committed_file WHERE data_file_id = ANY(%(ids)s)
+"""
 
 # Sources of a merge have no rows any more: whoever saw them has to look for what is missing.
 READ_PATHS: Final = """
@@ -149,6 +151,8 @@ class DataFile:
     inlined_deletes: list[int] = field(default_factory=list[int])
     # the partition spec that a client committed the file under, and the values of its fields by their ids, as JSON
     placed: tuple[int, dict[str, Any]] | None = None
+    # that the client wrote its rows in; 0 for none, and for all files of DuckDB's
+    sort_order_id: int = 0
 
     def is_whole_at(self, snapshot_id: int) -> bool:
         """Whether every row of the file was there by then."""
@@ -289,8 +293,9 @@ async def _complete(
         files[file_id].stats[column_id] = ColumnStats(*stats)
     for file_id, value in await _rows(conn, READ_PARTITION_VALUES, key):
         files[file_id].partition_values.append(value)
-    for file_id, spec_id, partition in await _rows(conn, READ_PLACES, key):
+    for file_id, sort_order_id, spec_id, partition in await _rows(conn, READ_PLACES, key):
         files[file_id].placed = spec_id, partition
+        files[file_id].sort_order_id = sort_order_id
     for delete_id, file_id, path, relative, *rest in await _rows(conn, READ_DELETE_FILES, key):
         files[file_id].delete_files.append(DeleteFile(delete_id, paths.resolve(path, relative), *rest))
     if inlined is not None:

@@ -77,6 +77,7 @@ def data_file(
         nan_value_counts=_nans(file, columns, nans),
         lower_bounds={i: b for i, b in lower.items() if b is not None},
         upper_bounds={i: b for i, b in upper.items() if b is not None},
+        sort_order_id=file.sort_order_id,
         # a file without a start has every row's id in a column of its own, which goes before this
         first_row_id=(file.row_id_start or 0) if format_version >= 3 else None,
     )
