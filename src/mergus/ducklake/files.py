@@ -16,7 +16,7 @@ from typing import Any, Final, LiteralString
 from psycopg import sql
 
 from mergus.ducklake.connect import Conn
-from mergus.ducklake.listed_paths import one_spelling, spellings
+from mergus.ducklake.listed_paths import on_s3, one_spelling, spellings
 from mergus.ducklake.paths import TablePaths
 from mergus.ducklake.visible import VISIBLE
 
@@ -229,7 +229,7 @@ async def changes(conn: Conn, schema: str, table_id: int, paths: TablePaths, bas
 async def paths_begun(conn: Conn, table_id: int, paths: TablePaths, first: int, last: int) -> set[str]:
     """Of every file that the lake knows and that begins between these snapshots."""
     found = await _rows(conn, READ_PATHS, {"table_id": table_id, "first": first, "last": last})
-    return {paths.resolve(*row) for row in found}
+    return {on_s3(paths.resolve(*row)) for row in found}
 
 
 async def at_paths(
@@ -279,7 +279,7 @@ async def inlined_delete_table(conn: Conn, schema: str, table_id: int) -> sql.Id
 
 
 def _data_file(row: tuple[Any, ...], paths: TablePaths) -> DataFile:
-    return DataFile(row[0], paths.resolve(row[1], row[2]), *row[3:])
+    return DataFile(row[0], on_s3(paths.resolve(row[1], row[2])), *row[3:])
 
 
 async def _complete(
