@@ -89,6 +89,11 @@ OLDEST_BEGIN: Final = """
     WHERE table_id = %(table_id)s AND data_file_id >= %(first)s AND data_file_id < %(end)s
 """
 
+LAST_VECTOR: Final = """
+    SELECT max(begin_snapshot) FROM ducklake_delete_file
+    WHERE table_id = %(table_id)s AND begin_snapshot > %(after)s AND format = 'puffin'
+"""
+
 # The first file id that is free. Snapshots may say less (duckdb/ducklake#1335).
 HORIZON: Final = """
     SELECT greatest((SELECT max(next_file_id) FROM ducklake_snapshot
@@ -257,6 +262,13 @@ async def of_ids(
 async def horizon(conn: Conn, table_id: int) -> int:
     ((found,),) = await _rows(conn, HORIZON, {"table_id": table_id})
     return int(found)
+
+
+async def last_vector(conn: Conn, table_id: int, after: int) -> int | None:
+    """The last snapshot after this one that wrote a deletion vector. DuckLake has one row for the vector of a file, the
+    last: what an earlier snapshot deleted is deleted since then, and was there before."""
+    ((found,),) = await _rows(conn, LAST_VECTOR, {"table_id": table_id, "after": after})
+    return found
 
 
 async def suspects(conn: Conn, table_id: int, paths: TablePaths, retyped: tuple[int, int] | None) -> list[DataFile]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from mergus.annex import chains as annex_chains
 from mergus.annex import tables as annex_tables
 from mergus.annex.chains import Chain, OutOfDate, Turn
-from mergus.ducklake import snapshots
+from mergus.ducklake import files, snapshots
 from mergus.ducklake.changes import FLUSHES, LAYOUT
 from mergus.ducklake.columns import Unrepresentable
 from mergus.ducklake.connect import Conn, Pool, connection, one_state
@@ -208,9 +208,28 @@ class Materialiser:
             raise Damaged("it knows of snapshots that are gone")
         # most chains have the same layout
         readable = {key for key in {c.layout for c in every.values()} if still_readable(key, view.places.key)}
+        # those that this process knows were looked at when it last read the table
+        seen = memory.known.head.snapshot_id if memory and known else -1
+        checked = {i: max(chain.as_of, seen if i in known else -1) for i, chain in every.items()}
+        lost = await self._lost(conn, found, checked, every)
         return {
-            i: chain for i, chain in every.items() if times.get(i) == chain.snapshot_time and chain.layout in readable
+            i: chain
+            for i, chain in every.items()
+            if times.get(i) == chain.snapshot_time and chain.layout in readable and i not in lost
         }
+
+    async def _lost(
+        self, conn: Conn, found: TableReading, checked: Mapping[int, int], made: Mapping[int, Chain]
+    ) -> set[int]:
+        """Snapshots whose deletes DuckLake may have forgotten since they were `checked`. What it shows is the truth,
+        so that a server which is asked for the first time shows the same. Only a table of which an older snapshot has
+        delete files costs the query."""
+        head = found.head.snapshot_id
+        old = [i for i, chain in made.items() if chain.counts["totals"]["delete_files"] and checked[i] < head]
+        if not old:
+            return set()
+        last = await files.last_vector(conn, found.view.table.id, min(checked[i] for i in old))
+        return set() if last is None else {i for i in old if i < last and checked[i] < last}
 
     async def _stored(self, conn: Conn, found: TableReading, ids: Sequence[int]) -> dict[int, Chain]:
         view = found.view
