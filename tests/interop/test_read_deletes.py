@@ -121,6 +121,22 @@ def test_deletion_vectors_of_ducklakes(served: Served) -> None:
     assert story.agree().counts == [40, 80, 65, 64, 45, 46]
 
 
+def test_a_deletion_vector_that_replaces_another_changes_the_past_for_all_alike(served: Served) -> None:
+    """DuckDB's older versions get the rows back that the vector before had deleted, and so do ours: those of a server
+    that has shown them without, and of one that is asked for the first time."""
+    story = served.story("vectors_replaced").run(CREATE)
+    story.run("CALL lake.set_option('write_deletion_vectors', true, schema => 'vectors_replaced', table_name => 't')")
+    story.reattach()
+    story.run(*(BIG, "INSERT INTO t SELECT range + 100, 'y' FROM range(40)", "DELETE FROM t WHERE i < 15"))
+    story.run("DELETE FROM t WHERE i BETWEEN 100 AND 114", "INSERT INTO t SELECT range + 200, 'z' FROM range(40)")
+    assert story.agree().counts == [40, 80, 65, 50, 90]
+    # the vector of the first file once more
+    story.run("DELETE FROM t WHERE i < 30")
+    assert story.agree().counts == [40, 80, 80, 65, 105, 75]
+    story.run("DELETE FROM t WHERE i IN (30, 131)", "DELETE FROM t WHERE i BETWEEN 100 AND 135")
+    assert story.agree().counts[:6] == [40, 80, 80, 80, 120, 90]
+
+
 def test_deletes_after_merges_rewrites_and_flushes(served: Served) -> None:
     story = served.story("after_all").run(CREATE)
     for n in range(3):

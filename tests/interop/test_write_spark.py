@@ -354,3 +354,59 @@ def test_a_stream_into_a_table_is_written_exactly_once(served: Served, tmp_path:
         assert len(run()) == 43
         assert newest.exists()
         story.agree_at_every_snapshot(at_least=5)
+
+
+DIGITS = (4, 9, 10, 18, 19, 25, 38)
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+@in_version(3, "served")
+def test_spark_merges_into_decimals_of_any_precision(served: Served, mode: str) -> None:
+    """Rows that MERGE moves keep their ids, new ones get some: the file with both is made again, and is the same."""
+    with turns(served, f"decimals_{mode.replace('-', '_')}") as story:
+        plain = ", ".join(f"d{n} DECIMAL({n}, 2)" for n in DIGITS)
+        nested = (
+            "st STRUCT<a: DECIMAL(9, 2), b: DECIMAL(18, 3)>, l ARRAY<DECIMAL(10, 2)>, m MAP<STRING, DECIMAL(38, 4)>"
+        )
+        others = "ts TIMESTAMP, ntz TIMESTAMP_NTZ, day DATE, bin BINARY, f FLOAT"
+        made = properties(3, write_merge_mode=mode)
+        story.spark(f"CREATE TABLE {{t}} (id INT, {plain}, {nested}, {others}) USING iceberg {made}")
+
+        def row(key: int, sign: str, text: str) -> str:
+            values = ", ".join(f"{sign}{'9' * (n - 2)}.{text}BD" for n in DIGITS)
+            deep = f"named_struct('a', {sign}1.{text}BD, 'b', NULL), array({sign}2.{text}BD, NULL), map('k', 3.5BD)"
+            return (
+                f"({key}, {values}, {deep}, TIMESTAMP'2020-01-01 00:00:00.{text}', "
+                f"TIMESTAMP_NTZ'2020-01-01 00:00:00.{text}', DATE'2020-01-{text[:2]}', X'{text}', {text}.5F)"
+            )
+
+        story.spark(f"INSERT INTO {{t}} VALUES {row(1, '', '11')}, {row(2, '-', '22')}")
+        before = story.spark_rows()
+        story.run_duckdb("INSERT INTO {t} SELECT * REPLACE (id + 10 AS id) FROM {t}")
+        changes = ", ".join((row(2, "", "25"), row(12, "-", "26"), row(3, "-", "27")))
+        merged = story.spark(
+            f"""MERGE INTO {{t}} t USING (SELECT * FROM VALUES {changes}
+                AS v(id, {", ".join(f"d{n}" for n in DIGITS)}, st, l, m, ts, ntz, day, bin, f)) s
+                ON t.id = s.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"""
+        )
+        assert of_id(before).items() <= of_id(merged).items()
+        assert sorted(of_id(merged)) == [1, 2, 3, 11, 12]
+        story.duck("UPDATE {t} SET d18 = 1.25, l = [1.5, 2.5] WHERE id IN (2, 3)", "DELETE FROM {t} WHERE id = 1")
+        story.agree_at_every_snapshot(at_least=5)
+
+
+@in_version(2, "served")
+def test_spark_reads_the_sort_order_of_every_file(served: Served) -> None:
+    """0 is that of no sorting; engines fail on entries that have none at all."""
+    with turns(served, "sort_orders") as story:
+        story.spark(f"CREATE TABLE {{t}} (id INT, name STRING) USING iceberg {properties(served.format_version)}")
+        story.spark("INSERT INTO {t} VALUES (1, 'a')", "ALTER TABLE {t} WRITE ORDERED BY id DESC")
+        story.spark("INSERT INTO {t} VALUES (2, 'b'), (3, 'c')")
+        story.duck("INSERT INTO {t} VALUES (4, 'inlined')", "INSERT INTO {t} SELECT range + 10, 'x' FROM range(40)")
+        written = story.ask_spark(
+            "SELECT count(*), sort_order_id FROM {t}.files WHERE content = 0 GROUP BY sort_order_id ORDER BY 2"
+        )
+        order = story.pyiceberg().sort_order().order_id
+        assert order != 0
+        assert written == [(3, 0), (1, order)]
+        assert story.ask_spark("SELECT count(*) FROM {t}.entries WHERE data_file.sort_order_id IS NULL") == [(0,)]

@@ -7,8 +7,13 @@ import asyncio
 import io
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -106,6 +111,110 @@ def test_files_added_in_another_order_and_case_are_read_by_their_names(served: S
     found = story.agree()
     assert found.counts == [20, 40, 60]
     assert len(facts(story, "columns")) == 2
+
+
+@pytest.mark.parametrize("scheme", ["s3a", "s3n"])
+def test_a_file_that_was_added_by_another_scheme_of_s3_is_shown_where_all_readers_find_it(
+    served: Served, scheme: str
+) -> None:
+    story = served.story(f"scheme_{scheme}").run(
+        "CREATE TABLE t(i INTEGER, s VARCHAR)", "INSERT INTO t VALUES (1, 'own')"
+    )
+    adds = Adds(story)
+    place = adds.select("SELECT range::INTEGER AS i, 'added' AS s FROM range(20)")
+    story.run("DELETE FROM t WHERE s = 'added'")
+    adds.add(place.replace("s3://", f"{scheme}://"))
+    assert story.agree().counts[-1] == 21
+    # a client knows it by the place that it was shown
+    table = served.warm.pyiceberg.load_table((story.schema, "t"))
+    assert {task.file.file_path for task in table.scan("s == 'added'").plan_files()} >= {place}
+    table.delete("i >= 15 AND s = 'added'")
+    story.run("DELETE FROM t WHERE i = 3 AND s = 'added'")
+    assert story.agree().counts[-1] == 15
+
+
+@pytest.mark.parametrize(
+    ("spelling", "reason"),
+    [
+        ("relative", "relative to the directory in which each DuckDB session runs"),
+        ("dots", "its path has empty, '.' or '..' parts"),
+        ("http", "not every Iceberg reader reads from http://"),
+    ],
+)
+def test_a_path_that_readers_do_not_resolve_alike_is_refused_and_says_what_to_do(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str, reason: str
+) -> None:
+    story = served.story(f"spelled_{spelling}").run("CREATE TABLE t(i INTEGER)", "INSERT INTO t VALUES (1)")
+    local = tmp_path / "x.parquet"
+    story.db.execute(f"COPY (SELECT 2::INTEGER AS i) TO '{local}' (FORMAT parquet)")
+    monkeypatch.chdir(tmp_path)
+    with http_server(tmp_path) as root:
+        place = {
+            "relative": "x.parquet",
+            "dots": f"{tmp_path}/../{tmp_path.name}/x.parquet",
+            "http": f"{root}/x.parquet",
+        }
+        before = listed(story)
+        Adds(story).add(place[spelling])
+        assert story.db.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
+        said = refusal(story)
+        assert reason in said
+        assert place[spelling] in said
+        assert "add it again by its full path" in said
+        # as it says
+        story.db.execute("DELETE FROM t WHERE i = 2")
+        story.db.execute(REWRITE.replace("{schema}", story.schema))
+        Adds(story).select("SELECT 2::INTEGER AS i")
+    # those that have the file as it was first added
+    assert story.agree(without=story.changed_by()[0][1:3]).counts[-1] == 2
+    assert set(before) <= set(listed(story))
+
+
+def test_a_file_without_field_ids_and_without_a_mapping_is_refused_until_its_rows_are_written_anew(
+    served: Served,
+) -> None:
+    """As lakes of earlier versions have them: some readers would find NULLs in it, and others fail."""
+    story = served.story("nameless", inlining=0).run(
+        "CREATE TABLE t(i INTEGER, s VARCHAR)", "INSERT INTO t SELECT range, 'own' FROM range(20)"
+    )
+    first = listed(story)
+    place = Adds(story).select("SELECT range::INTEGER AS i, 'added' AS s FROM range(20)")
+    story.lake.sql("UPDATE ducklake_data_file SET mapping_id = NULL WHERE path = %s RETURNING 1", place)
+    story.lake.sql("DELETE FROM ducklake_column_mapping WHERE table_id = %s RETURNING 1", story.table_id())
+    assert story.db.execute("SELECT count(*), count(i) FROM t").fetchall() == [(40, 40)]
+    said = refusal(story)
+    assert f"file {place}: it has no field ids" in said
+    assert "Write its rows anew in DuckDB" in said
+    story.run(MERGE)
+    assert story.agree().counts[-1] == 40
+    assert set(listed(story)) >= set(first)
+
+
+@contextmanager
+def http_server(directory: Path) -> Iterator[str]:
+    """Files over HTTP, by ranges as DuckDB asks for them."""
+    handler = partial(RangeHandler, directory=str(directory))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+class RangeHandler(SimpleHTTPRequestHandler):
+    def do_GET(self) -> None:
+        data = Path(self.translate_path(self.path)).read_bytes()
+        first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
+        part = data[int(first) : int(last) + 1 if last else None]
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        self.wfile.write(part)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Not needed."""
 
 
 ARROW_ROWS = pa.table(

@@ -121,6 +121,22 @@ def test_a_manifest_from_which_files_go_is_written_again(shop: Shop) -> None:
     assert shop.statuses(last) == {"3": (EXISTING, 1, 1), "1": (DELETED, 4, 1)}
 
 
+def test_files_that_were_listed_without_a_sort_order_are_in_none_when_they_are_listed_again(shop: Shop) -> None:
+    """As manifests were written once; deletes have none."""
+    data = shop.apply(1, [], added(1, 1, 2)).manifests
+    both = shop.apply(2, data, added(2, 1, 2, content="deletes")).manifests
+    assert set(orders(shop, *both)) == {None}
+    again = shop.forgetful().apply(3, both, removed(1)).manifests
+    again = shop.apply(3, again, removed(1, content="deletes")).manifests
+    assert sorted(orders(shop, *again), key=str) == [0, 0, None, None]
+
+
+def orders(shop: Shop, *files: ManifestFile) -> list[int | None]:
+    """As they are written."""
+    contents = [run(shop.objects.get(Location.parse(file.manifest_path))) for file in files]
+    return [e.data_file.sort_order_id for data in contents if data for e in manifest.read(data)[1]]
+
+
 def test_a_manifest_with_nothing_left_goes_with_the_next_snapshot(shop: Shop) -> None:
     first = shop.apply(1, [], added(1, 1)).manifests
     (emptied,) = shop.apply(2, first, removed(1)).manifests

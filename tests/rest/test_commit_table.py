@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from mergus.iceberg.manifest import ADDED, Entry, PartitionField
+from mergus.iceberg.manifest import ADDED, DATA, POSITION_DELETES, Entry, PartitionField
 from tests.support import loads, servers
 from tests.support.commits import (
     FIELDS,
@@ -616,6 +616,51 @@ def test_sort_orders(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.
     table.commit(action("set-default-sort-order", sort_order_id=0))
     assert table.load()["default-sort-order-id"] == 0
     assert lake.sql(query, table.state["table-uuid"]) == []
+
+
+def orders_of_files(table: HandTable) -> dict[int, set[int | None]]:
+    """The sort orders that manifests name, by the content of files."""
+    found: dict[int, set[int | None]] = {}
+    for file in table.manifests():
+        for entry in table.entries(file):
+            found.setdefault(entry.data_file.content, set()).add(entry.data_file.sort_order_id)
+    return found
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_files_keep_the_sort_order_that_their_writer_wrote_them_in(
+    server: Server, bucket: Bucket, db: duckdb.DuckDBPyConnection, version: int
+) -> None:
+    """Those of DuckDB, and of clients that say nothing, are in none: that is 0. Iceberg allows none for deletes."""
+    schema = f"ordered_{version}"
+    table = new_table(server, bucket, schema, properties={"format-version": str(version)})
+    by_i = {"source-id": 1, "transform": "identity", "direction": "asc", "null-order": "nulls-first"}
+    by_s = {**by_i, "source-id": 2}
+    table.append(1)
+    db.execute(f"INSERT INTO {schema}.t VALUES (10, 'inlined')")
+    db.execute(f"INSERT INTO {schema}.t SELECT range, 'file' FROM range(100, 140)")
+    table.load()
+    assert orders_of_files(table) == {DATA: {0}}
+    table.commit(action("add-sort-order", sort_order={"order-id": 5, "fields": [by_i]}))
+    ordered = replace(table.file(20), sort_order_id=5)
+    table.commit(*table.append_updates([ordered], new_snapshot_id()))
+    # the same number for another order, in the commit that adds it: the table calls it by another
+    other = replace(table.file(30), sort_order_id=5)
+    table.commit(
+        action("add-sort-order", sort_order={"order-id": 5, "fields": [by_s]}),
+        *table.append_updates([other], new_snapshot_id()),
+    )
+    number = next(o["order-id"] for o in table.state["sort-orders"] if o["fields"] == [by_s])
+    assert number not in {0, 5}
+    db.execute(f"DELETE FROM {schema}.t WHERE i IN (1, 20, 31, 100)")
+    main = table.load()["current-snapshot-id"]
+    assert orders_of_files(table) == {DATA: {0, 5, number}, POSITION_DELETES: {None}}
+    # a snapshot that comes back has its files as they were
+    first = table.state["snapshots"][0]["snapshot-id"]
+    table.commit(main_at(first))
+    table.commit(main_at(main))
+    table.load()
+    assert orders_of_files(table)[DATA] == {0, 5, number}
 
 
 def test_set_location(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:

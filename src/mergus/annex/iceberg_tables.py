@@ -82,7 +82,7 @@ SET_LOCATION: Final = """
     INSERT INTO table_location VALUES (%(table_id)s, %(location)s)
     ON CONFLICT (table_id) DO UPDATE SET location = excluded.location
 """
-COPY_FILE_PARTITIONS: Final = "COPY committed_file (data_file_id, spec_id, partition) FROM STDIN"
+COPY_COMMITTED_FILES: Final = "COPY committed_file (data_file_id, spec_id, partition, sort_order_id) FROM STDIN"
 
 LOCATIONS: Final = """
     SELECT place FROM (
@@ -224,11 +224,12 @@ async def set_location(conn: Conn, table_id: int, location: str) -> None:
     await conn.execute(SET_LOCATION, {"table_id": table_id, "location": location})
 
 
-async def place_files(conn: Conn, places: Iterable[tuple[int, int, Mapping[str, Any]]]) -> None:
-    """Data file id, spec id and the values of its fields, by their ids, of each file that a client committed."""
-    async with conn.cursor() as cursor, cursor.copy(COPY_FILE_PARTITIONS) as copy:
-        for data_file_id, spec_id, partition in places:
-            await copy.write_row((data_file_id, spec_id, orjson.dumps(partition).decode()))
+async def place_files(conn: Conn, places: Iterable[tuple[int, int, Mapping[str, Any], int]]) -> None:
+    """Data file id, spec id, the values of its fields by their ids, and sort order id of each file that a client
+    committed."""
+    async with conn.cursor() as cursor, cursor.copy(COPY_COMMITTED_FILES) as copy:
+        for data_file_id, spec_id, partition, sort_order_id in places:
+            await copy.write_row((data_file_id, spec_id, orjson.dumps(partition).decode(), sort_order_id))
 
 
 async def locations(conn: Conn, except_for: int | None, keys: Sequence[str]) -> list[str]:

@@ -57,12 +57,13 @@ class FileTerms:
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
     """`partition` are the values of the spec's fields by their ids, as JSON. `mapping` says which columns of the file
-    are which of the table's, if its own field ids do not."""
+    are which of the table's, if its own field ids do not. `sort_order_id` is the client's number, as `spec_id` is."""
 
     file: NewFile
     spec_id: int
     partition: dict[str, Any]
     mapping: tuple[MappedField, ...] = ()
+    sort_order_id: int = 0
 
 
 def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> PlannedFile:
@@ -89,7 +90,7 @@ def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> P
         partition_values=texts or (),
         has_row_ids=_row_ids(columns) is not None,
     )
-    return PlannedFile(new, added.spec_id, _partition(terms, added), mapping)
+    return PlannedFile(new, added.spec_id, _partition(terms, added), mapping, file.sort_order_id or 0)
 
 
 def _partition(terms: FileTerms, added: Added) -> dict[str, Any]:

@@ -224,9 +224,8 @@ async def _write_data(w: Writing, step: DataStep) -> None:
     )
     ids = await _apply(w, changes)
     w.new |= zip((file.path for file in added), ids, strict=True)
-    placed = zip(ids, step.added, strict=True)
     if ids:
-        await annex.place_files(tx.conn, ((i, w.spec_ids.get(p.spec_id, p.spec_id), p.partition) for i, p in placed))
+        await annex.place_files(tx.conn, (_placed(w, i, p) for i, p in zip(ids, step.added, strict=True)))
     deletes = await each(
         lambda item: w.drawer.settle(item[1], w.new[item[0]], (), tx.snapshot_id),
         step.deletes_on_new.items(),
@@ -240,6 +239,17 @@ async def _write_data(w: Writing, step: DataStep) -> None:
     elif changes.is_empty:
         # the client's snapshot is one all the same
         tx.record(inserted_into_table(w.table_id))
+
+
+def _placed(w: Writing, data_file_id: int, planned: PlannedFile) -> tuple[int, int, Mapping[str, Any], int]:
+    """By the table's numbers of specs and sort orders, where the client has others for those that it adds."""
+    order_ids = w.plan.update.order_ids
+    return (
+        data_file_id,
+        w.spec_ids.get(planned.spec_id, planned.spec_id),
+        planned.partition,
+        order_ids.get(planned.sort_order_id, planned.sort_order_id),
+    )
 
 
 async def _new_file(w: Writing, planned: PlannedFile) -> NewFile:
@@ -256,8 +266,9 @@ async def _restore(w: Writing, step: RestoreStep) -> None:
     tx = w.tx
     again = [_again(file) for file, _ in step.again]
     ids = await _apply(w, DataChanges(added=again, ended=step.ended, is_rewrite=True))
-    placed = [(i, file.placed) for i, (file, _) in zip(ids, step.again, strict=True) if file.placed is not None]
-    await annex.place_files(tx.conn, ((i, spec_id, partition) for i, (spec_id, partition) in placed))
+    again_by_id = zip(ids, (file for file, _ in step.again), strict=True)
+    placed = [(i, *file.placed, file.sort_order_id) for i, file in again_by_id if file.placed is not None]
+    await annex.place_files(tx.conn, placed)
     deletes = [
         await w.drawer.settle(prepared, i, (), tx.snapshot_id)
         for i, (_, prepared) in zip(ids, step.again, strict=True)

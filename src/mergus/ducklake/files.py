@@ -16,7 +16,7 @@ from typing import Any, Final, LiteralString
 from psycopg import sql
 
 from mergus.ducklake.connect import Conn
-from mergus.ducklake.listed_paths import one_spelling, spellings
+from mergus.ducklake.listed_paths import on_s3, one_spelling, spellings
 from mergus.ducklake.paths import TablePaths
 from mergus.ducklake.visible import VISIBLE
 
@@ -64,7 +64,9 @@ READ_PARTITION_VALUES: Final = """
 """
 
 # As the client told it who committed the file.
-READ_PLACES: Final = "SELECT data_file_id, spec_id, partition FROM committed_file WHERE data_file_id = ANY(%(ids)s)"
+READ_PLACES: Final = """
+    SELECT data_file_id, sort_order_id, spec_id, partition FROM committed_file WHERE data_file_id = ANY(%(ids)s)
+"""
 
 # Sources of a merge have no rows any more: whoever saw them has to look for what is missing.
 READ_PATHS: Final = """
@@ -85,6 +87,11 @@ READ_SUSPECTS: Final = f"""
 OLDEST_BEGIN: Final = """
     SELECT min(begin_snapshot) FROM ducklake_data_file
     WHERE table_id = %(table_id)s AND data_file_id >= %(first)s AND data_file_id < %(end)s
+"""
+
+LAST_VECTOR: Final = """
+    SELECT max(begin_snapshot) FROM ducklake_delete_file
+    WHERE table_id = %(table_id)s AND begin_snapshot > %(after)s AND format = 'puffin'
 """
 
 # The first file id that is free. Snapshots may say less (duckdb/ducklake#1335).
@@ -149,6 +156,8 @@ class DataFile:
     inlined_deletes: list[int] = field(default_factory=list[int])
     # the partition spec that a client committed the file under, and the values of its fields by their ids, as JSON
     placed: tuple[int, dict[str, Any]] | None = None
+    # that the client wrote its rows in; 0 for none, and for all files of DuckDB's
+    sort_order_id: int = 0
 
     def is_whole_at(self, snapshot_id: int) -> bool:
         """Whether every row of the file was there by then."""
@@ -225,7 +234,7 @@ async def changes(conn: Conn, schema: str, table_id: int, paths: TablePaths, bas
 async def paths_begun(conn: Conn, table_id: int, paths: TablePaths, first: int, last: int) -> set[str]:
     """Of every file that the lake knows and that begins between these snapshots."""
     found = await _rows(conn, READ_PATHS, {"table_id": table_id, "first": first, "last": last})
-    return {paths.resolve(*row) for row in found}
+    return {on_s3(paths.resolve(*row)) for row in found}
 
 
 async def at_paths(
@@ -255,6 +264,13 @@ async def horizon(conn: Conn, table_id: int) -> int:
     return int(found)
 
 
+async def last_vector(conn: Conn, table_id: int, after: int) -> int | None:
+    """The last snapshot after this one that wrote a deletion vector. DuckLake has one row for the vector of a file, the
+    last: what an earlier snapshot deleted is deleted since then, and was there before."""
+    ((found,),) = await _rows(conn, LAST_VECTOR, {"table_id": table_id, "after": after})
+    return found
+
+
 async def suspects(conn: Conn, table_id: int, paths: TablePaths, retyped: tuple[int, int] | None) -> list[DataFile]:
     """Files whose columns may not be what the table's are, without statistics and deletes. `retyped` are the first and
     the last snapshot at which a column got a type that old files cannot be read as."""
@@ -275,7 +291,7 @@ async def inlined_delete_table(conn: Conn, schema: str, table_id: int) -> sql.Id
 
 
 def _data_file(row: tuple[Any, ...], paths: TablePaths) -> DataFile:
-    return DataFile(row[0], paths.resolve(row[1], row[2]), *row[3:])
+    return DataFile(row[0], on_s3(paths.resolve(row[1], row[2])), *row[3:])
 
 
 async def _complete(
@@ -289,8 +305,9 @@ async def _complete(
         files[file_id].stats[column_id] = ColumnStats(*stats)
     for file_id, value in await _rows(conn, READ_PARTITION_VALUES, key):
         files[file_id].partition_values.append(value)
-    for file_id, spec_id, partition in await _rows(conn, READ_PLACES, key):
+    for file_id, sort_order_id, spec_id, partition in await _rows(conn, READ_PLACES, key):
         files[file_id].placed = spec_id, partition
+        files[file_id].sort_order_id = sort_order_id
     for delete_id, file_id, path, relative, *rest in await _rows(conn, READ_DELETE_FILES, key):
         files[file_id].delete_files.append(DeleteFile(delete_id, paths.resolve(path, relative), *rest))
     if inlined is not None:

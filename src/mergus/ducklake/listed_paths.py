@@ -1,5 +1,5 @@
-"""Which tables list a file, by its path, however it is spelled there: the same file may be written as `s3://…`, or in
-three ways if it is on a local disk, and is relative to the table's directory if it lies below that."""
+"""Which tables list a file, by its path, however it is spelled there: the same file may be written in three ways, on S3
+(`s3://`, `s3a://`, `s3n://`) and on a local disk, and is relative to the table's directory if it lies below that."""
 
 from collections.abc import Collection, Iterable
 from typing import Final, LiteralString
@@ -7,6 +7,9 @@ from typing import Final, LiteralString
 from mergus.ducklake.connect import Conn
 from mergus.ducklake.paths import Path, TablePaths
 from mergus.storage.location import Location
+
+_S3: Final = "s3://"
+_OTHER_S3: Final = ("s3a://", "s3n://")
 
 # By the hash index on paths: a file may be listed by either spelling.
 LIVE_PATHS: Final = """
@@ -62,10 +65,19 @@ async def among(conn: Conn, query: LiteralString, candidates: Collection[str]) -
     return {asked[plain] for (path,) in found if (plain := one_spelling(path)) in asked}
 
 
+def on_s3(path: str) -> str:
+    """With the scheme that every reader knows: DuckDB takes two others for the same, and stores what it was told."""
+    for scheme in _OTHER_S3:
+        if path.startswith(scheme):
+            return _S3 + path.removeprefix(scheme)
+    return path
+
+
 def one_spelling(path: str) -> str:
     """The same for all ways to write it; what is no location is itself."""
+    path = on_s3(path)
     try:
-        return path if path.startswith("s3://") else str(Location.parse(path))
+        return path if path.startswith(_S3) else str(Location.parse(path))
     except ValueError:
         return path
 
@@ -78,6 +90,8 @@ def spellings(candidates: Iterable[str], directory: str) -> list[str]:
         found |= {path, plain}
         if plain.startswith("file:///"):
             found |= {plain.removeprefix("file://"), plain.replace("file:///", "file:/", 1)}
+        elif plain.startswith(_S3):
+            found |= {scheme + plain.removeprefix(_S3) for scheme in _OTHER_S3}
     relative = {stored(path, directory).text for path in found} if directory else set[str]()
     # a text with this in it is none to Postgres, and no path there
     return [path for path in found | relative if "\0" not in path]

@@ -34,6 +34,7 @@ from mergus.iceberg.manifest import ADDED, DATA, DELETED, EXISTING, DataFile, En
 from mergus.iceberg.manifest_list import ManifestFile
 from mergus.iceberg.metadata import Changes, Totals, summary
 from mergus.iceberg.schema import Schema
+from mergus.iceberg.sort_order import UNSORTED
 from mergus.materialise import deletes, entries, side_file
 from mergus.materialise.at_once import each
 from mergus.materialise.deletes import DeletedRows, Rendered, Target
@@ -349,6 +350,7 @@ async def _write_rows(outbox: Outbox, view: View, goal: Goal, reading: Reading) 
         nan_value_counts=made.nan_value_counts,
         lower_bounds=made.lower_bounds,
         upper_bounds=made.upper_bounds,
+        sort_order_id=UNSORTED.order_id,
         first_row_id=min(made.row_ids) if view.format_version >= 3 else None,
     )
     return Entry(ADDED, goal.snapshot.iceberg_id, goal.id, goal.id, file)

@@ -6,14 +6,20 @@ elements, of which readers expect nothing.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from mergus.ducklake.columns import Columns
 from mergus.ducklake.files import ColumnStats
 from mergus.ducklake.files import DataFile as LakeFile
+from mergus.errors import Unsupported
 from mergus.iceberg.bounds import lower_bound, upper_bound
 from mergus.iceberg.manifest import DATA, DataFile, PartitionValue
 from mergus.storage.location import Location
 
+ADD_AGAIN: Final = (
+    "Delete its rows in DuckDB, let DuckLake give the file up (CALL ducklake_rewrite_data_files(..., "
+    "delete_threshold => 0)), and add it again by its full path (s3://... or /...)"
+)
 _FLOATS = frozenset({"float32", "float64"})
 _NESTED = frozenset({"struct", "list", "map"})
 # their statistics are of another kind
@@ -77,6 +83,7 @@ def data_file(
         nan_value_counts=_nans(file, columns, nans),
         lower_bounds={i: b for i, b in lower.items() if b is not None},
         upper_bounds={i: b for i, b in upper.items() if b is not None},
+        sort_order_id=file.sort_order_id,
         # a file without a start has every row's id in a column of its own, which goes before this
         first_row_id=(file.row_id_start or 0) if format_version >= 3 else None,
     )
@@ -105,5 +112,26 @@ def spellings(path: str) -> set[str]:
 
 
 def uri(path: str) -> str:
-    """As every reader takes it: DuckLake may have a plain path for a local file."""
-    return path if path.startswith("s3://") else str(Location.parse(path))
+    """As every reader takes it: DuckLake may have a plain path for a local file. Raises Unsupported for one that not
+    every reader takes for the same file."""
+    if path.startswith("s3://"):
+        return path
+    if (why := unplaced(path)) is not None:
+        raise Unsupported(f"Data file {path} cannot be shown to Iceberg's readers: {why}")
+    return str(Location.parse(path))
+
+
+def unplaced(path: str) -> str | None:
+    """Why a path that DuckDB was told is no place to Iceberg's readers, if it is none."""
+    try:
+        Location.parse(path)
+    except ValueError:
+        scheme, has_scheme, _ = path.partition("://")
+        if has_scheme and scheme not in {"s3", "file"}:
+            why = f"not every Iceberg reader reads from {scheme}://"
+        elif path.startswith(("/", "s3:", "file:")):
+            why = "its path has empty, '.' or '..' parts, which readers do not resolve alike"
+        else:
+            why = "its path is relative to the directory in which each DuckDB session runs"
+        return f"{why}. {ADD_AGAIN}"
+    return None

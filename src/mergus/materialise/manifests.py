@@ -17,6 +17,7 @@ from mergus.iceberg.manifest import ADDED, DELETED, EXISTING, Entry
 from mergus.iceberg.manifest_list import ManifestFile
 from mergus.iceberg.partition_spec import partition_types, spec_json, summaries
 from mergus.iceberg.schema import Schema, schema_json
+from mergus.iceberg.sort_order import UNSORTED
 from mergus.materialise.kept import Kept
 from mergus.materialise.layout import Content, Kind, Layout, ManifestName, digest, digest_in
 from mergus.materialise.outbox import Outbox, Store
@@ -94,7 +95,7 @@ class Manifests:
 
     async def read(self, file: ManifestFile) -> list[Entry]:
         if (kept := self._entries.get(file.manifest_path)) is None:
-            kept = await self._read(file.manifest_path, lambda data: manifest.read(data)[1])
+            kept = await self._read(file.manifest_path, lambda data: list(map(_with_order, manifest.read(data)[1])))
             self._entries.keep(file.manifest_path, kept)
         return kept
 
@@ -137,6 +138,15 @@ class Manifests:
         await self._objects.put(location, data)
         self._lists.keep(str(location), list(files))
         return str(location)
+
+
+def _with_order(entry: Entry) -> Entry:
+    """A data file without a sort order, as manifests of ours once listed them, is not sorted. Of files of position
+    deletes Iceberg wants none."""
+    file = entry.data_file
+    if file.content != manifest.DATA or file.sort_order_id is not None:
+        return entry
+    return replace(entry, data_file=replace(file, sort_order_id=UNSORTED.order_id))
 
 
 def _render(

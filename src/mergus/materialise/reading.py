@@ -63,7 +63,7 @@ class TableReading:
     head: Head
     view: View
     known: Known
-    shown: Sequence[Shown]
+    shown: list[Shown]
     # the newest first: from which snapshot of the lake on main was which
     mains: Sequence[tuple[Snapshot, Shown | None]]
     # what else Iceberg's clients have written about the table

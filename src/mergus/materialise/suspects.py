@@ -23,6 +23,7 @@ from mergus.ducklake.mappings import Mappings
 from mergus.ducklake.tables import Table
 from mergus.iceberg.name_mapping import MappedField
 from mergus.iceberg.schema import Field, List, Map, Schema, Struct
+from mergus.materialise import entries
 from mergus.materialise.footers import Footers, Mapped
 
 # Ids from here on are Iceberg's own, for columns such as `_row_id`.
@@ -51,6 +52,13 @@ _READ_AS: Final[Mapping[str, frozenset[str]]] = {
 _DECIMAL: Final = re.compile(r"decimal\((\d+), (\d+)\)")
 _STORED_DECIMAL: Final = re.compile(r"(?:int32|int64|fixed\(\d+\))/decimal\((\d+), (\d+)\)")
 _ALWAYS: Final = 2**63
+# as DuckLake names what it writes
+_OWN_NAME: Final = re.compile(r"(?:^|/)ducklake-[^/]+\.parquet$")
+_NO_FIELD_IDS: Final = (
+    "it has no field ids, and DuckLake has no mapping of its columns: DuckDB takes them by their position, which "
+    "Iceberg's readers do not. Write its rows anew in DuckDB, with CALL ducklake_merge_adjacent_files or CREATE TABLE "
+    "... AS FROM ..."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,7 @@ async def examine(
         return Examined({}, slowly=False, mapped={})
     turns = [r.snapshot_id for r in retypes]
     suspects = await files.suspects(conn, table.id, table.paths, (min(turns), max(turns)) if turns else None)
+    unopened = {**unopened, **{f.id: why for f in suspects if (why := entries.unplaced(f.path)) is not None}}
     looked_at = await footers.of(conn, [f for f in suspects if f.id not in unopened])
     ids = frozenset(c.id for c in columns.columns)
     misfits: dict[tuple[int, int], Unrepresentable] = {}
@@ -116,6 +125,24 @@ async def examine(
             if verdict.misfit is not None:
                 misfits.setdefault((first, end), Unrepresentable(f"file {file.path}", verdict.misfit))
     return Examined(misfits, slowly, mapped)
+
+
+async def check_field_ids(conn: Conn, footers: Footers, unopened: Mapping[int, str], added: Sequence[LakeFile]) -> None:
+    """Of files that are to be listed, those that neither DuckLake nor a client of ours wrote, and that have no mapping:
+    lakes of earlier versions have some without field ids. DuckDB then goes by the position of columns in the table of
+    the moment, which no name mapping says. Raises Unread, or Unrepresentable for such a file. Files that DuckLake or a
+    client wrote cost nothing."""
+    foreign = [f for f in added if f.mapping_id is None and f.placed is None and not _OWN_NAME.search(f.path)]
+    if not foreign:
+        return
+    unopened = {**unopened, **{f.id: why for f in foreign if (why := entries.unplaced(f.path)) is not None}}
+    looked_at = await footers.of(conn, [f for f in foreign if f.id not in unopened])
+    for file in foreign:
+        why = unopened.get(file.id)
+        if why is None and all(part.id is None for part in looked_at[file.id]):
+            why = _NO_FIELD_IDS
+        if why is not None:
+            raise Unrepresentable(f"file {file.path}", why)
 
 
 def _spans(file: LakeFile, schemas: Sequence[tuple[int, Schema | Unrepresentable]]) -> Iterator[tuple[int, int, int]]:

@@ -15,8 +15,9 @@ from typing import Any, Final
 from mergus.annex import chains as annex_chains
 from mergus.annex import tables as annex_tables
 from mergus.annex.chains import Chain, OutOfDate, Turn
-from mergus.ducklake import snapshots
+from mergus.ducklake import files, snapshots
 from mergus.ducklake.changes import FLUSHES, LAYOUT
+from mergus.ducklake.columns import Unrepresentable
 from mergus.ducklake.connect import Conn, Pool, connection, one_state
 from mergus.ducklake.inlined import Unreadable
 from mergus.ducklake.places import same_places, still_readable
@@ -26,7 +27,7 @@ from mergus.iceberg.manifest import DELETED
 from mergus.iceberg.schema import Schema
 from mergus.logs import log
 from mergus.materialise import chain as chains
-from mergus.materialise import reading
+from mergus.materialise import reading, suspects
 from mergus.materialise.at_once import each
 from mergus.materialise.chain import Goal, Start, Workshop
 from mergus.materialise.deletes import DeletedRows
@@ -168,7 +169,12 @@ class Materialiser:
             if found.shown and found.shown[-1] in todo:
                 goal = _goal(found, found.shown[-1], schema_ids)
                 start = await self._start(found, goal, made)
-                head = goal, start, await chains.read(conn, found.view, goal, start)
+                try:
+                    head = goal, start, await self._read(conn, found, goal, start, unopened)
+                except Unrepresentable as e:
+                    table = found.view.table
+                    name = f"{table.schema_name}.{table.name}"
+                    raise Unsupported(f"Table {name} cannot be shown as Iceberg: {e}") from e
         if table_id not in self._checked:
             await self._check(made)
             self._checked.add(table_id)
@@ -177,7 +183,7 @@ class Materialiser:
             goal, start, read = head
             goal = replace(goal, schema_id=_schema_number(goal.schema, schema_ids))
             turn = await self._make(found, made, goal, start, read, turn)
-        await self._history(found, made, schema_ids, todo, turn, time.monotonic() + patience)
+        await self._history(found, made, schema_ids, todo, turn, unopened, time.monotonic() + patience)
         version = found.view.format_version
         rendered = memory.rendered if memory and memory.format_version == version else {}
         if upto is None:
@@ -202,9 +208,28 @@ class Materialiser:
             raise Damaged("it knows of snapshots that are gone")
         # most chains have the same layout
         readable = {key for key in {c.layout for c in every.values()} if still_readable(key, view.places.key)}
+        # those that this process knows were looked at when it last read the table
+        seen = memory.known.head.snapshot_id if memory and known else -1
+        checked = {i: max(chain.as_of, seen if i in known else -1) for i, chain in every.items()}
+        lost = await self._lost(conn, found, checked, every)
         return {
-            i: chain for i, chain in every.items() if times.get(i) == chain.snapshot_time and chain.layout in readable
+            i: chain
+            for i, chain in every.items()
+            if times.get(i) == chain.snapshot_time and chain.layout in readable and i not in lost
         }
+
+    async def _lost(
+        self, conn: Conn, found: TableReading, checked: Mapping[int, int], made: Mapping[int, Chain]
+    ) -> set[int]:
+        """Snapshots whose deletes DuckLake may have forgotten since they were `checked`. What it shows is the truth,
+        so that a server which is asked for the first time shows the same. Only a table of which an older snapshot has
+        delete files costs the query."""
+        head = found.head.snapshot_id
+        old = [i for i, chain in made.items() if chain.counts["totals"]["delete_files"] and checked[i] < head]
+        if not old:
+            return set()
+        last = await files.last_vector(conn, found.view.table.id, min(checked[i] for i in old))
+        return set() if last is None else {i for i in old if i < last and checked[i] < last}
 
     async def _stored(self, conn: Conn, found: TableReading, ids: Sequence[int]) -> dict[int, Chain]:
         view = found.view
@@ -287,9 +312,10 @@ class Materialiser:
         schema_ids: dict[str, int],
         todo: Sequence[Shown],
         turn: Turn,
+        unopened: Mapping[int, str],
         deadline: float,
     ) -> None:
-        """Older snapshots, oldest first: each is the next one's base."""
+        """Older snapshots, oldest first: each is the next one's base. One that cannot be shown is left out."""
         for shown in todo:
             if shown is found.shown[-1]:
                 continue
@@ -300,8 +326,21 @@ class Materialiser:
             async with one_state(self.pool) as conn:
                 if await self._has_moved(conn, found):
                     return
-                read = await chains.read(conn, found.view, goal, start)
+                try:
+                    read = await self._read(conn, found, goal, start, unopened)
+                except Unrepresentable as e:
+                    log.info("snapshot %s of table %s is not shown: %s", goal.id, found.view.table.id, e)
+                    found.shown.remove(shown)
+                    continue
             turn = await self._make(found, made, goal, start, read, turn)
+
+    async def _read(
+        self, conn: Conn, found: TableReading, goal: Goal, start: Start, unopened: Mapping[int, str]
+    ) -> chains.Reading:
+        """Raises Unread with files that have to be looked at first, or Unrepresentable."""
+        read = await chains.read(conn, found.view, goal, start)
+        await suspects.check_field_ids(conn, self.shop.footers, unopened, read.changes.added)
+        return read
 
     async def _has_moved(self, conn: Conn, found: TableReading) -> bool:
         """Whether history was rewritten since the reading: what is made of two states of the lake must not see that."""
