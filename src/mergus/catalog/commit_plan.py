@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final
 
-from mergus.catalog import commit_data
+from mergus.catalog import commit_data, hidden_columns
 from mergus.catalog.commit_data import DataStep, Progress, Scene
 from mergus.catalog.commit_files import FileTerms
 from mergus.catalog.delete_files import Drawer
@@ -143,6 +143,8 @@ async def plan(
     if wider := {i for step in steps if isinstance(step, DataStep) for i in step.out_of_range}:
         made = _with_wider(made, had, wider)
         steps = await _steps(lake, made, shown, base, places, litter)
+    if table is not None:
+        hidden_columns.check_rows(had.hidden_at(table.reading.head.snapshot_id), steps)
     await check_mappings(lake, made, steps)
     return replace(made, steps=steps)
 
@@ -159,6 +161,7 @@ def _column_changes(table: Materialised | None, update: TableUpdate, schema: Sch
     reading = table.reading
     live = [c for c in reading.view.columns.columns if c.span.at(reading.head.snapshot_id)]
     shown = parse_schema(schema_json(reading.schema, 0, reading.view.format_version))
+    hidden_columns.check_fields(reading.view.columns.hidden_at(reading.head.snapshot_id), shown, schema)
     return column_changes.altered(live, shown, schema)
 
 
@@ -189,7 +192,7 @@ def _after(columns: Columns, changes: ColumnChanges) -> Columns:
         for c in columns.comments
     ]
     comments += [Comment(i, Span(_NEXT, None), text) for i, text in changes.comments.items() if text is not None]
-    return Columns(sorted([*kept, *new], key=lambda c: c.id), comments, columns.lacking)
+    return Columns(sorted([*kept, *new], key=lambda c: c.id), comments, columns.lacking, columns.hides)
 
 
 def _types(columns: Columns) -> dict[int, str]:

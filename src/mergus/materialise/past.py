@@ -15,7 +15,7 @@ from mergus.ducklake.places import Places
 from mergus.ducklake.sorts import Sorts
 from mergus.errors import NoSuchTable, Unsupported
 from mergus.iceberg.schema import Schema
-from mergus.materialise.reading import TableReading, schema_at, schemas_upto
+from mergus.materialise.reading import TableReading, how_to_hide, schema_at, schemas_upto
 from mergus.materialise.table import Materialised
 
 
@@ -66,7 +66,7 @@ def _schema(reading: TableReading, at: int) -> Schema:
         if (misfit := reading.examined.misfit_at(at)) is not None:
             raise misfit
     except Unrepresentable as e:
-        raise Unsupported(f"At snapshot {at} the table cannot be shown as Iceberg: {e}") from e
+        raise Unsupported(f"At snapshot {at} the table cannot be shown as Iceberg: {e}{how_to_hide(e)}") from e
     return schema
 
 
