@@ -37,6 +37,7 @@ from mergus.iceberg.schema_parse import check_names, parse_schema
 from mergus.iceberg.table_update import TableUpdate
 from mergus.iceberg.transforms import result_type
 from mergus.iceberg.updates import AddedSnapshot, AddSnapshot, AssignUuid, Update
+from mergus.materialise import suspects
 from mergus.materialise.chain import Workshop
 from mergus.materialise.entries import leaves
 from mergus.materialise.reading import Shown
@@ -302,28 +303,30 @@ async def check_mappings(lake: Lake, made: Plan, steps: Sequence[Step]) -> None:
 
     Raises BadRequest.
     """
-    new = dict.fromkeys(
-        (_NEXT + index, file.mapping)
+    added = [
+        (_NEXT + index, file)
         for index, step in enumerate(steps)
         if isinstance(step, DataStep)
         for file in step.added
         if file.mapping
-    )
-    if not new:
+    ]
+    if not added:
         return
     known = Mappings()
     if made.table is not None:
         async with lake.read() as conn:
             known = await mappings.read(conn, made.table.reading.view.table.id)
-    for snapshot_id, fields in new:
+    for snapshot_id, fields in dict.fromkeys((snapshot_id, file.mapping) for snapshot_id, file in added):
         known = known.with_file(fields, made.columns_after, snapshot_id)
+    ignored = dict({} if made.table is None else made.table.reading.examined.ignored)
+    for _, file in added:
+        ignored |= file.ignored
     try:
-        known.name_mapping(made.columns_after)
+        why = suspects.why_not_ignored(ignored, known.name_mapping(made.columns_after))
     except Unrepresentable as e:
-        raise BadRequest(
-            f"The commit adds data files without field ids that cannot be shown beside the others, as {e}. Add files "
-            "with other columns by a later commit than the one that brings the columns, or copy their rows"
-        ) from None
+        why = str(e)
+    if why is not None:
+        raise BadRequest(f"The commit adds data files without field ids that cannot be shown beside the others: {why}")
 
 
 async def next_snapshot(lake: Lake) -> int:

@@ -22,7 +22,7 @@ from mergus.ducklake.connect import Conn
 from mergus.ducklake.types import iceberg_primitive, why_refused
 from mergus.iceberg import schema_change, values
 from mergus.iceberg.schema import Field, JsonValue, List, Map, Schema, Struct, Type, value_json
-from mergus.iceberg.schema_parse import MAX_DEPTH, folded
+from mergus.iceberg.schema_parse import MAX_DEPTH
 
 READ: Final = """
     SELECT column_id, begin_snapshot, end_snapshot, column_name, column_type, nulls_allowed, parent_column,
@@ -221,6 +221,13 @@ class Columns:
         came = {field.id for field in new.fields} - {field.id for field in old.fields}
         return bool(came) and any(c.id in came and c.span.end == point for c in self.columns)
 
+    def turns_of(self, ids: Iterable[int]) -> list[int]:
+        """The snapshots at which these columns were dropped or got another type."""
+        wanted = frozenset(ids)
+        next_types = {(c.id, c.span.begin): c.type for c in self.columns if c.id in wanted}
+        ended = [(c, c.span.end) for c in self.columns if c.id in wanted and c.span.end is not None]
+        return [end for c, end in ended if next_types.get((c.id, end)) != c.type]
+
     def retypes(self) -> list[Retype]:
         """Those that Iceberg has no promotion for, oldest first. Not those into a type that Iceberg does not have:
         no schema has the column before it is changed again."""
@@ -235,14 +242,6 @@ class Columns:
         """Whether files may have ints where the table has longs. DuckDB annotates them in Parquet, and so Spark's
         vectorised reader (Iceberg 1.11) fails: such a table needs `read.parquet.vectorization.enabled=false`."""
         return any((iceberg_primitive(a.type), iceberg_primitive(b.type)) == _WIDENED for a, b in self._versions())
-
-    def had_name(self, parent: int | None, name: str, first: int, last: int) -> bool:
-        """Whether there was a column of this name, as DuckDB compares names, from before `first` until after `last`."""
-        wanted = folded(name)
-        return any(
-            c.parent == parent and folded(c.name) == wanted and c.span.begin < first and c.span.at(last)
-            for c in self.columns
-        )
 
     def _versions(self) -> Iterator[tuple[Column, Column]]:
         """Each row of a column with the one that took its place."""

@@ -75,6 +75,7 @@ def _places(cut: Materialised, schema: Schema, columns: Columns, at: int) -> Pla
     manifests name have the same numbers and fields whichever schema they are about."""
     reading, kept = cut.reading, cut.reading.kept
     specs = reading.partitions.specs(schema, columns, at, Given(kept.specs, kept.partitionings))
-    then = places.places(specs, schema, columns, at)
+    in_path = {i: tuple(p.field.source_id for p in parts) for i, parts in reading.view.places.in_path.items()}
+    then = places.places(specs, schema, columns, at, in_path)
     used = {i for s in cut.listed if (chain := cut.chain_of(s)) for i in chain.counts["specs"]}
     return then if all(then.spec(i).spec_id == i for i in used) else reading.view.places

@@ -138,13 +138,16 @@ async def read(
     deletes = await files.inlined_delete_table(conn, place.metadata_schema, table_id)
     rows_names = [sql.Identifier(place.metadata_schema, t.name) for t in rows_tables]
     schemas = [turn for turn in _arranged(found.timeline(), kept) if turn[0] <= upto]
-    subject = Subject(table.id, table.begin, rows_names, deletes, found.reshaped(schemas), table.was_there)
+    added = await mappings.read(conn, table_id)
+    # snapshots from before a column in a path was dropped or changed are not shown: this one is, in their place
+    in_path = {column_id for ids in added.in_path.values() for column_id in ids}
+    reshaped = sorted({*found.reshaped(schemas), *found.turns_of(in_path)})
+    subject = Subject(table.id, table.begin, rows_names, deletes, reshaped, table.was_there)
     listed = await _listed(conn, subject, head, known)
     try:
-        added = await mappings.read(conn, table_id)
         names = added.name_mapping(found)
         now = schema_at(schemas, upto)
-        examined = await suspects.examine(conn, footers, unopened, table, found, added, schemas)
+        examined = await suspects.examine(conn, footers, unopened, table, found, added, names, schemas, now)
         if (misfit := examined.misfit_at(upto)) is not None:
             raise misfit
         # what has been rewritten since matters to all of them
@@ -155,12 +158,12 @@ async def read(
     representable = [s for _, s in schemas if isinstance(s, Schema)]
     version = _format_version(place, properties, representable)
     specs = parts.specs(now, found, upto, Given(kept.specs, kept.partitionings))
-    placed = places.places(specs, now, found, upto)
+    placed = places.places(specs, now, found, upto, added.in_path)
     served = {k: v for k, v in properties.items() if k not in _NOT_SERVED}
     if hidden := found.hidden_at(upto):
         served[HIDDEN_COLUMNS] = orjson.dumps({c.name: c.type for c in hidden}).decode()
     if names:
-        served[PROPERTY] = name_mapping_json(names)
+        served[PROPERTY] = name_mapping_json(suspects.with_ignored(names, examined.ignored))
     if _reads_slowly(now, found, examined):
         served[VECTORISED] = "false"
     if table.comment:
