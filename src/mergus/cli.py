@@ -206,8 +206,9 @@ def config(markdown: bool) -> None:
 def properties(namespace: str, table: str, settings_: tuple[str, ...], unset: tuple[str, ...]) -> None:
     """Show or change the Iceberg properties of a table.
 
-    NAMESPACE is its DuckLake schema. `mergus.format-version` chooses the Iceberg format version, 2 or 3, and
-    `commit.manifest.*` how manifests are merged; readers see all others as they are. Servers know at once.
+    NAMESPACE is its DuckLake schema. `mergus.format-version` chooses the Iceberg format version, 2 or 3,
+    `mergus.unsupported-columns=hide` shows the table without columns of types that Iceberg does not have, and
+    `commit.manifest.*` chooses how manifests are merged; readers see all others as they are. Servers know at once.
     """
     import asyncio
 

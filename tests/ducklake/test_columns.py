@@ -12,7 +12,7 @@ from pyiceberg.conversions import from_json
 from pyiceberg.schema import Schema as TheirSchema
 
 from mergus.ducklake import columns
-from mergus.ducklake.columns import Column, Columns, Retype, Span, Unrepresentable, default_json, promotes
+from mergus.ducklake.columns import Columns, Retype, Unrepresentable, default_json, promotes
 from mergus.ducklake.connect import connection, open_pool
 from mergus.ducklake.types import PRIMITIVES, REFUSED
 from mergus.iceberg.schema import Field, List, Map, Schema, Struct, schema_json
@@ -362,22 +362,6 @@ def test_a_rewritten_file_keeps_the_type_from_before_a_retype(lake: TestLake, db
     assert (begin > retyped, row_id_start, kind) == (True, None, [("INT32",)])
     (retype,) = read(lake, "rewritten").retypes()
     assert retype.affects(begin, begin, rewritten=row_id_start is None)
-
-
-def test_a_name_is_had_as_duckdb_compares_names_and_all_the_time() -> None:
-    columns = Columns(
-        [
-            Column(1, Span(2, 6), "Äa", "int32", True, None),
-            Column(1, Span(6, None), "b", "int32", True, None),
-            Column(2, Span(2, None), "inner", "int32", True, 1),
-        ]
-    )
-    assert columns.had_name(None, "ÄA", 3, 5)
-    assert not columns.had_name(None, "äa", 3, 5)
-    assert not columns.had_name(None, "Äa", 2, 5)
-    assert not columns.had_name(None, "Äa", 3, 6)
-    assert not columns.had_name(None, "inner", 3, 5)
-    assert columns.had_name(1, "inner", 3, 9)
 
 
 def test_a_name_that_is_a_column_and_a_part_of_a_struct_is_refused(

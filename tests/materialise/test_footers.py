@@ -342,10 +342,10 @@ REFUSED: dict[str, tuple[str, Callable[[Adds], str], str]] = {
         lambda adds: adds.select("SELECT [range::UINTEGER] AS a FROM range(20)"),
         "column a.element is stored as int32/uint32",
     ),
-    "another column": (
+    "another column that PyIceberg knows no type for": (
         "a INTEGER",
-        lambda adds: adds.select("SELECT 1 AS a, 2 AS z FROM range(20)", ", ignore_extra_columns => true"),
-        "column z is not the table's",
+        lambda adds: adds.select("SELECT 1 AS a, 2::UBIGINT AS z FROM range(20)", ", ignore_extra_columns => true"),
+        "column z is not the table's, and is stored as int64/uint64",
     ),
     "a column whose field id is another's": (
         "a INTEGER, b INTEGER",
@@ -382,6 +382,51 @@ def test_a_file_that_readers_would_read_otherwise_is_refused_by_name(served: Ser
     story.run("DELETE FROM t")
     (bad,) = [i for i in story.changed_by()[0] if i not in listed(story)]
     assert story.agree(without=[bad]).counts == [0]
+
+
+IGNORE = ", ignore_extra_columns => true, allow_missing => true"
+
+
+def test_columns_that_are_not_the_tables_are_ignored_by_all(served: Served) -> None:
+    """On every level, and whatever is in them; and a column that gets such a name later has no value of theirs."""
+    story = served.story("ignored").run("CREATE TABLE t(i INTEGER, st STRUCT(a INTEGER, b VARCHAR))")
+    adds = Adds(story)
+    nested = "{'z': range, 'a': range::INTEGER, 'b': 'b'} AS st"
+    more = "[{'k': 1, 'v': 2}] AS l, MAP {'k': [1.5]} AS m, range AS z"
+    adds.select(f"SELECT range::INTEGER AS i, {nested}, {more} FROM range(20)", IGNORE)
+    adds.select(f"SELECT range::INTEGER + 100 AS i, {nested}, 'text' AS z FROM range(20)", IGNORE)
+    story.run("INSERT INTO t SELECT range, NULL FROM range(200, 220)", "DELETE FROM t WHERE i = 3")
+    assert story.agree().counts == [20, 40, 60, 59]
+    story.run(
+        "ALTER TABLE t ADD COLUMN z BIGINT",
+        "ALTER TABLE t ADD COLUMN st.z BIGINT",
+        "INSERT INTO t SELECT range, {'a': 1, 'b': 'x', 'z': 2}, 3 FROM range(300, 320)",
+    )
+    found = story.agree()
+    assert {z for _, _, z in found.now.values()} == {None, 3}
+    warm = story.served.warm
+    counted = warm.ask_spark(f"SELECT i FROM {warm.spark}.ignored.t WHERE z = 5").num_rows
+    assert (counted, warm.table("ignored", "t").scan("z = 5").to_arrow().num_rows) == (0, 0)
+
+
+def test_an_ignored_column_is_refused_once_another_file_has_the_name_as_the_tables(served: Served) -> None:
+    """By the one name mapping of the table it would be that column."""
+    story = served.story("ignored_no_more").run("CREATE TABLE t(i INTEGER)")
+    adds = Adds(story)
+    place = adds.select("SELECT range::INTEGER AS i, range AS z FROM range(20)", IGNORE)
+    story.run("ALTER TABLE t ADD COLUMN z BIGINT")
+    adds.select("SELECT range::INTEGER AS i, range AS z FROM range(20)")
+    assert f"file {place}: column z is not the table's, and is in another file" in refusal(story)
+    assert "INSERT INTO ... SELECT" in refusal(story)
+
+
+def test_files_from_before_and_after_a_rename_are_read_by_both_names(served: Served) -> None:
+    story = served.story("both_names").run("CREATE TABLE t(a INTEGER, b VARCHAR)")
+    adds = Adds(story)
+    adds.select("SELECT 'x' AS b, range::INTEGER AS a FROM range(20)")
+    story.run("ALTER TABLE t RENAME a TO c")
+    adds.select("SELECT 'y' AS b, range::INTEGER AS c FROM range(20)")
+    assert story.agree().counts == [20, 40]
 
 
 def test_a_merge_makes_a_file_of_an_added_one_that_all_can_read(served: Served) -> None:

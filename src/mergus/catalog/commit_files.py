@@ -7,7 +7,7 @@ refused here: once it is a file of the table, the table cannot be shown.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -20,11 +20,12 @@ from mergus.errors import BadRequest, Unsupported
 from mergus.iceberg.name_mapping import MappedField
 from mergus.iceberg.partition_spec import PartitionSpec, tuple_json
 from mergus.iceberg.schema import Schema
+from mergus.iceberg.schema_parse import folded
 from mergus.materialise import footers
 from mergus.materialise.incoming import Added
 from mergus.materialise.row_ids import write_filled
 from mergus.materialise.side_file import ROW_ID
-from mergus.materialise.suspects import judge
+from mergus.materialise.suspects import Ignored, judge
 from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 
@@ -64,6 +65,8 @@ class PlannedFile:
     partition: dict[str, Any]
     mapping: tuple[MappedField, ...] = ()
     sort_order_id: int = 0
+    # its columns that are not the table's
+    ignored: Ignored = field(default_factory=dict[tuple[int | None, str], tuple[Part, ...]])
 
 
 def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> PlannedFile:
@@ -78,8 +81,9 @@ def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> P
             "which DuckDB would lose its rows. Write with the table's default partition spec"
         )
     mapping: tuple[MappedField, ...] = ()
+    ignored: Ignored = {}
     if columns is not None and all(part.id is None for part in columns):
-        mapping = _mapping(terms, added, columns)
+        mapping, ignored = _mapping(terms, added, columns)
     elif columns is not None:
         _check_constants(terms, added, {part.id for top in columns for part in top.walk()})
     new = NewFile(
@@ -90,7 +94,7 @@ def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> P
         partition_values=texts or (),
         has_row_ids=_row_ids(columns) is not None,
     )
-    return PlannedFile(new, added.spec_id, _partition(terms, added), mapping, file.sort_order_id or 0)
+    return PlannedFile(new, added.spec_id, _partition(terms, added), mapping, file.sort_order_id or 0, ignored)
 
 
 def _partition(terms: FileTerms, added: Added) -> dict[str, Any]:
@@ -117,8 +121,8 @@ def lacks_row_ids(columns: Sequence[Part]) -> bool:
     return found is not None and found.nulls
 
 
-def _mapping(terms: FileTerms, added: Added, columns: Sequence[Part]) -> tuple[MappedField, ...]:
-    """Of the table's name mapping, the columns that the file has."""
+def _mapping(terms: FileTerms, added: Added, columns: Sequence[Part]) -> tuple[tuple[MappedField, ...], Ignored]:
+    """Of the table's name mapping, the columns that the file has; and the columns that it has beside."""
     path = added.file.file_path
     if not terms.name_mapping:
         raise BadRequest(f"Data file {path} has no field ids, and the table has no schema.name-mapping.default")
@@ -127,10 +131,20 @@ def _mapping(terms: FileTerms, added: Added, columns: Sequence[Part]) -> tuple[M
         raise BadRequest(f"Data file {path} has no column that the table's name mapping knows")
     _check_constants(terms, added, {field.id for top in found for field in top.walk()})
     # as it will be when the table is shown
-    misfit = judge(columns, terms.schema, found, frozenset(), frozenset(terms.parents)).misfit
+    verdict = judge(columns, terms.schema, found, frozenset(), frozenset(terms.parents))
+    misfit = verdict.misfit or _unmapped(terms, verdict.ignored)
     if misfit is not None:
         raise BadRequest(f"Data file {path} has no field ids, and cannot be taken as it is: {misfit}. {COPY}")
-    return found
+    return found, verdict.ignored
+
+
+def _unmapped(terms: FileTerms, ignored: Ignored) -> str | None:
+    """A column that has the name of one of the table's is not ignored in silence."""
+    names = {(terms.parents.get(f.id), folded(f.name)) for f in terms.schema.walk()}
+    for parent, name in ignored:
+        if (parent, folded(name)) in names:
+            return f"the table's name mapping does not say that column {name} is the table's of that name"
+    return None
 
 
 def _named(
@@ -140,10 +154,10 @@ def _named(
     is none of now."""
     there = {part.name: part for part in parts}
     found: list[MappedField] = []
-    for field in fields:
-        name = next((name for name in field.names if name in there), None)
-        if name is not None and field.id in terms.parents and terms.parents[field.id] == parent:
-            found.append(MappedField(field.id, (name,), _named(terms, field.fields, field.id, there[name].parts)))
+    for known in fields:
+        name = next((name for name in known.names if name in there), None)
+        if name is not None and known.id in terms.parents and terms.parents[known.id] == parent:
+            found.append(MappedField(known.id, (name,), _named(terms, known.fields, known.id, there[name].parts)))
     return tuple(found)
 
 
@@ -158,7 +172,8 @@ def _check_constants(terms: FileTerms, added: Added, there: Collection[int | Non
         if value is not None or field.initial_default is not None:
             raise Unsupported(
                 f"Data file {added.file.file_path} has no column {field.name}: its value is that of the file's "
-                f"partition alone, which DuckDB does not read. {COPY}"
+                f"partition alone, which DuckDB does not read. {COPY}, or add a hive directory in DuckDB "
+                "(ducklake_add_data_files with hive_partitioning => true)"
             )
 
 

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Final
 from uuid import UUID
 
-from mergus.catalog import commit_data
+from mergus.catalog import commit_data, hidden_columns
 from mergus.catalog.commit_data import DataStep, Progress, Scene
 from mergus.catalog.commit_files import FileTerms
 from mergus.catalog.commit_fit import check_fit, find_brought
@@ -39,6 +39,7 @@ from mergus.iceberg.schema_parse import check_names, parse_schema
 from mergus.iceberg.table_update import TableUpdate
 from mergus.iceberg.transforms import can_transform, result_type
 from mergus.iceberg.updates import AddedSnapshot, AddSnapshot, AssignUuid, Update
+from mergus.materialise import suspects
 from mergus.materialise.chain import Workshop
 from mergus.materialise.entries import leaves
 from mergus.materialise.layout import ducklake_directory
@@ -146,6 +147,8 @@ async def plan(
     if wider := {i for step in steps if isinstance(step, DataStep) for i in step.out_of_range}:
         made = _with_wider(made, had, wider)
         steps = await _steps(lake, made, shown, base, places, litter)
+    if table is not None:
+        hidden_columns.check_rows(had.hidden_at(table.reading.head.snapshot_id), steps)
     await check_mappings(lake, made, steps)
     brought = find_brought(steps, update, schema, shown, None if table is None else table.reading)
     await check_fit(lake.objects, schema, made.columns_after, _NEXT, brought)
@@ -164,6 +167,7 @@ def _column_changes(table: Materialised | None, update: TableUpdate, schema: Sch
     reading = table.reading
     live = [c for c in reading.view.columns.columns if c.span.at(reading.head.snapshot_id)]
     shown = parse_schema(schema_json(reading.schema, 0, reading.view.format_version))
+    hidden_columns.check_fields(reading.view.columns.hidden_at(reading.head.snapshot_id), shown, schema)
     return column_changes.altered(live, shown, schema)
 
 
@@ -194,7 +198,7 @@ def _after(columns: Columns, changes: ColumnChanges) -> Columns:
         for c in columns.comments
     ]
     comments += [Comment(i, Span(_NEXT, None), text) for i, text in changes.comments.items() if text is not None]
-    return Columns(sorted([*kept, *new], key=lambda c: c.id), comments, columns.lacking)
+    return Columns(sorted([*kept, *new], key=lambda c: c.id), comments, columns.lacking, columns.hides)
 
 
 def _types(columns: Columns) -> dict[int, str]:
@@ -306,28 +310,30 @@ async def check_mappings(lake: Lake, made: Plan, steps: Sequence[Step]) -> None:
 
     Raises BadRequest.
     """
-    new = dict.fromkeys(
-        (_NEXT + index, file.mapping)
+    added = [
+        (_NEXT + index, file)
         for index, step in enumerate(steps)
         if isinstance(step, DataStep)
         for file in step.added
         if file.mapping
-    )
-    if not new:
+    ]
+    if not added:
         return
     known = Mappings()
     if made.table is not None:
         async with lake.read() as conn:
             known = await mappings.read(conn, made.table.reading.view.table.id)
-    for snapshot_id, fields in new:
+    for snapshot_id, fields in dict.fromkeys((snapshot_id, file.mapping) for snapshot_id, file in added):
         known = known.with_file(fields, made.columns_after, snapshot_id)
+    ignored = dict({} if made.table is None else made.table.reading.examined.ignored)
+    for _, file in added:
+        ignored |= file.ignored
     try:
-        known.name_mapping(made.columns_after)
+        why = suspects.why_not_ignored(ignored, known.name_mapping(made.columns_after))
     except Unrepresentable as e:
-        raise BadRequest(
-            f"The commit adds data files without field ids that cannot be shown beside the others, as {e}. Add files "
-            "with other columns by a later commit than the one that brings the columns, or copy their rows"
-        ) from None
+        why = str(e)
+    if why is not None:
+        raise BadRequest(f"The commit adds data files without field ids that cannot be shown beside the others: {why}")
 
 
 async def next_snapshot(lake: Lake) -> int:

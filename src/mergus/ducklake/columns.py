@@ -14,7 +14,7 @@ DuckDB allows changes of type that Iceberg readers cannot follow in files that a
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -22,7 +22,7 @@ from mergus.ducklake.connect import Conn
 from mergus.ducklake.types import iceberg_primitive, why_refused
 from mergus.iceberg import schema_change, values
 from mergus.iceberg.schema import Field, JsonValue, List, Map, Schema, Struct, Type, value_json
-from mergus.iceberg.schema_parse import MAX_DEPTH, folded
+from mergus.iceberg.schema_parse import MAX_DEPTH
 
 READ: Final = """
     SELECT column_id, begin_snapshot, end_snapshot, column_name, column_type, nulls_allowed, parent_column,
@@ -51,10 +51,14 @@ _BLOB_PART: Final = re.compile(r"\\x([0-9A-Fa-f]{2})|([ -\[\]-~])")
 
 
 class Unrepresentable(Exception):
-    """Something that Iceberg cannot hold, or would show wrong: what it is, and the reason."""
+    """Something that Iceberg cannot hold, or would show wrong: what it is, and the reason.
 
-    def __init__(self, what: str, reason: str) -> None:
+    `can_hide` says that the rest of the table can be shown without it.
+    """
+
+    def __init__(self, what: str, reason: str, *, can_hide: bool = False) -> None:
         super().__init__(f"{what}: {reason}")
+        self.can_hide = can_hide
 
 
 # From each snapshot on at which they changed, what a table's columns were: a schema, or why there is none.
@@ -122,24 +126,59 @@ class Columns:
 
     `lacking` are columns that some file does not have although they are as old as the table: the file was added
     without them, or inserted before them by the very transaction that created the table.
+
+    With `hides`, schemas leave out each top-level column that Iceberg cannot hold, whole, for as long as it cannot.
     """
 
     columns: Sequence[Column]
     comments: Sequence[Comment] = ()
     lacking: frozenset[int] = frozenset()
+    hides: bool = False
 
     def schema_at(self, snapshot_id: int) -> Schema:
         """Raises Unrepresentable for a type that Iceberg does not have, or a default that it cannot express."""
+        fields, refused = self._fields_at(snapshot_id)
+        for why in refused.values():
+            if not self.hides or not fields:
+                raise why
+        schema = Schema(tuple(fields))
+        if twice := schema.ambiguous_name():
+            raise Unrepresentable(f"column {twice}", "Iceberg knows it and a part of a struct by the same name")
+        return schema
+
+    def hidden_at(self, snapshot_id: int) -> list[Column]:
+        """The top-level columns that the schema of a snapshot leaves out."""
+        return list(self._fields_at(snapshot_id)[1]) if self.hides else []
+
+    def shown_by(self, schema: Schema) -> "Columns":
+        """Without the rows, at any snapshot, of columns that this schema leaves out."""
+        if not self.hides:
+            return self
+        parents = {c.id: c.parent for c in self.columns}
+        shown = {field.id for field in schema.fields}
+
+        def top(column_id: int) -> int:
+            parent = parents.get(column_id)
+            return column_id if parent is None else top(parent)
+
+        return replace(self, columns=[c for c in self.columns if top(c.id) in shown])
+
+    def _fields_at(self, snapshot_id: int) -> tuple[list[Field], dict[Column, Unrepresentable]]:
+        """The top-level columns that Iceberg can hold, and the reason for each of the others."""
         children: defaultdict[int | None, list[Column]] = defaultdict(list)
         for column in self.columns:
             if column.span.at(snapshot_id):
                 children[column.parent].append(column)
         docs = {c.column_id: c.text for c in self.comments if c.span.at(snapshot_id)}
         builder = _Builder(children, docs, _late(self.columns) | self.lacking)
-        schema = Schema(tuple(builder.field(c, ()) for c in children[None]))
-        if twice := schema.ambiguous_name():
-            raise Unrepresentable(f"column {twice}", "Iceberg knows it and a part of a struct by the same name")
-        return schema
+        fields: list[Field] = []
+        refused: dict[Column, Unrepresentable] = {}
+        for column in children[None]:
+            try:
+                fields.append(builder.field(column, ()))
+            except Unrepresentable as e:
+                refused[column] = e
+        return fields, refused
 
     def history(self, until: int | None = None) -> list[tuple[int, Schema]]:
         """Each schema that the table had, with the snapshot at which it came; two in a row are never equal."""
@@ -164,11 +203,11 @@ class Columns:
 
     def reshaped(self, turns: Timeline) -> list[int]:
         """The snapshots from which on older rows show something else: a column came that they have a default for, or
-        one went that Iceberg has no type for."""
+        one went that Iceberg has no type for, or a hidden one has got a type that Iceberg has."""
         shown_again = {
             point
             for (_, old), (point, new) in pairwise(turns)
-            if not isinstance(old, Schema) and isinstance(new, Schema)
+            if isinstance(new, Schema) and (not isinstance(old, Schema) or self._uncovers(old, point, new))
         }
         late = _late(self.columns)
         born: dict[int, int] = {}
@@ -177,12 +216,25 @@ class Columns:
                 born[c.id] = min(c.span.begin, born.get(c.id, c.span.begin))
         return sorted({*born.values(), *shown_again})
 
+    def _uncovers(self, old: Schema, point: int, new: Schema) -> bool:
+        """Whether a column is in the second schema only, from that snapshot on, which was there before."""
+        came = {field.id for field in new.fields} - {field.id for field in old.fields}
+        return bool(came) and any(c.id in came and c.span.end == point for c in self.columns)
+
+    def turns_of(self, ids: Iterable[int]) -> list[int]:
+        """The snapshots at which these columns were dropped or got another type."""
+        wanted = frozenset(ids)
+        next_types = {(c.id, c.span.begin): c.type for c in self.columns if c.id in wanted}
+        ended = [(c, c.span.end) for c in self.columns if c.id in wanted and c.span.end is not None]
+        return [end for c, end in ended if next_types.get((c.id, end)) != c.type]
+
     def retypes(self) -> list[Retype]:
-        """Those that Iceberg has no promotion for, oldest first."""
+        """Those that Iceberg has no promotion for, oldest first. Not those into a type that Iceberg does not have:
+        no schema has the column before it is changed again."""
         found = [
             Retype(new.id, new.span.begin, new.name, old.type, new.type)
             for old, new in self._versions()
-            if not promotes(old.type, new.type)
+            if not promotes(old.type, new.type) and iceberg_primitive(new.type) is not None
         ]
         return sorted(found, key=lambda r: (r.snapshot_id, r.column_id))
 
@@ -190,14 +242,6 @@ class Columns:
         """Whether files may have ints where the table has longs. DuckDB annotates them in Parquet, and so Spark's
         vectorised reader (Iceberg 1.11) fails: such a table needs `read.parquet.vectorization.enabled=false`."""
         return any((iceberg_primitive(a.type), iceberg_primitive(b.type)) == _WIDENED for a, b in self._versions())
-
-    def had_name(self, parent: int | None, name: str, first: int, last: int) -> bool:
-        """Whether there was a column of this name, as DuckDB compares names, from before `first` until after `last`."""
-        wanted = folded(name)
-        return any(
-            c.parent == parent and folded(c.name) == wanted and c.span.begin < first and c.span.at(last)
-            for c in self.columns
-        )
 
     def _versions(self) -> Iterator[tuple[Column, Column]]:
         """Each row of a column with the one that took its place."""
@@ -231,7 +275,8 @@ class _Builder:
     def field(self, column: Column, above: tuple[str, ...]) -> Field:
         path = (*above, column.name)
         if len(path) > MAX_DEPTH:
-            raise Unrepresentable(f"column {path[0]}", f"it is nested deeper than {MAX_DEPTH} levels")
+            reason = f"it is nested deeper than {MAX_DEPTH} levels"
+            raise Unrepresentable(f"column {path[0]}", reason, can_hide=True)
         parts = tuple(self.field(c, path) for c in self.children.get(column.id, ()))
         required = not column.nulls_allowed and not above
         kind = _type(column, parts, path)
@@ -245,7 +290,7 @@ class _Builder:
         value = default_json(column.type, text)
         if value is None:
             reason = f"Iceberg has no form for its default {text!r}, which rows from before it was added have"
-            raise Unrepresentable(_named(column, path), reason)
+            raise Unrepresentable(_named(column, path), reason, can_hide=True)
         return value
 
 
@@ -309,7 +354,7 @@ def _type(column: Column, parts: tuple[Field, ...], path: tuple[str, ...]) -> Ty
         case _:
             primitive = iceberg_primitive(column.type)
             if primitive is None:
-                raise Unrepresentable(_named(column, path), why_refused(column.type))
+                raise Unrepresentable(_named(column, path), why_refused(column.type), can_hide=True)
             return primitive
 
 

@@ -9,7 +9,7 @@ changed by indexes, and their number does not depend on that of files, columns o
 """
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, LiteralString
 
@@ -277,6 +277,13 @@ async def suspects(conn: Conn, table_id: int, paths: TablePaths, retyped: tuple[
     first, last = retyped or (None, None)
     rows = await _rows(conn, READ_SUSPECTS, {"table_id": table_id, "first": first, "last": last})
     return [_data_file(row, paths) for row in rows]
+
+
+async def read_stats(conn: Conn, table_id: int, files: Sequence[DataFile]) -> None:
+    """Fills in the statistics of their columns."""
+    by_id = {file.id: file for file in files}
+    for file_id, column_id, *stats in await _rows(conn, READ_STATS, {"table_id": table_id, "ids": list(by_id)}):
+        by_id[file_id].stats[column_id] = ColumnStats(*stats)
 
 
 async def oldest_begin(conn: Conn, table_id: int, first: int, end: int) -> int | None:

@@ -2,9 +2,11 @@
 
 `ducklake_add_data_files` takes any Parquet file and writes down which of its columns, by name, is which of the table's
 (equal mappings are one). Iceberg has one mapping for all such files, so they must agree, and each file is read by the
-names of the others too: what its own mapping leaves out must not be in the file. It is not if the table had a column of
-that name when the file was added, for then the file's would have been mapped. Otherwise the file may have it as a
-column that was ignored (`ignore_extra_columns`), and only its footer could tell.
+names of the others too: what its own mapping leaves out (`ignore_extra_columns`) must not have a name that another's
+has. Only the footers of files tell.
+
+A column may be in the paths of files instead (`hive_partitioning`), of which DuckDB takes the value whenever it reads.
+Such a column is in no name mapping: `places` lists the file under a partition spec that has the value.
 
 There is more that only the footer can tell, and who serves such a file has to look there. DuckDB goes by the mapping
 even if the file does have field ids, which Iceberg readers would follow. And the file's types may be other than the
@@ -12,7 +14,7 @@ table's: UINT_32 under int64, a decimal of smaller scale, timestamps in millisec
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,6 +49,7 @@ INSERT_SOURCE: Final = """
 """
 
 BY_NAME: Final = "map_by_name"
+COPY_ROWS: Final = "Copy the rows of one of them instead (INSERT INTO ... SELECT)"
 # the id of one that is not written yet
 NEW: Final = -1
 # what DuckLake calls the elements of every list
@@ -90,15 +93,15 @@ class Mappings:
         kinds = {c.id: c.type for c in columns.columns}
         trees = [_tree(m, kinds) for m in self.mappings]
         try:
-            whole = merged(trees)
+            return merged(trees)
         except Ambiguous as e:
-            raise Unrepresentable("files added with their own column names", str(e)) from None
-        for mapping, tree in zip(self.mappings, trees, strict=True):
-            for name in _unsure(whole, tree, mapping, columns, None):
-                which = "a new one" if mapping.id == NEW else f"one of snapshot {mapping.first}"
-                reason = f"{which} may have a column {name} that is not the table's"
-                raise Unrepresentable("files added with their own column names", reason)
-        return whole
+            raise Unrepresentable("files added with their own column names", f"{e}. {COPY_ROWS}") from None
+
+    @property
+    def in_path(self) -> dict[int, tuple[int, ...]]:
+        """By mapping, the columns whose values are in the paths of its files."""
+        found = {m.id: tuple(sorted(s.target for s in m.sources if s.is_partition)) for m in self.mappings}
+        return {mapping_id: ids for mapping_id, ids in found.items() if ids}
 
     def with_file(self, fields: Sequence[MappedField], columns: Columns, snapshot_id: int) -> "Mappings":
         """As they will be with a file that comes with that snapshot, the newest; the columns are as they will be then,
@@ -117,39 +120,19 @@ def _tree(mapping: FileMapping, kinds: Mapping[int, str]) -> tuple[MappedField, 
     def level(parent: Source | None) -> tuple[MappedField, ...]:
         kind = None if parent is None else kinds.get(parent.target)
         ordinal = None if parent is None else parent.ordinal
-        found = tuple(node(source, kind) for source in mapping.sources if source.parent == ordinal)
+        own = (s for s in mapping.sources if s.parent == ordinal and not s.is_partition)
+        found = tuple(node(source, kind) for source in own)
         names = {name for field in found for name in field.names}
         if (kind == "list" and len(found) != 1) or (kind == "map" and names != _KEY_AND_VALUE):
             raise Unrepresentable(f"mapping {mapping.id} of column names", f"it leaves out a part of a {kind}")
         return found
 
     def node(source: Source, kind_above: str | None) -> MappedField:
-        if source.is_partition:
-            reason = "its values are in the paths of files that were added, not in the files"
-            raise Unrepresentable(f"column {source.name}", reason)
         # DuckLake writes the same name for every list's elements, and Iceberg another
         name = {"list": ELEMENT, "map": source.name.lower()}.get(kind_above or "", source.name)
         return MappedField(source.target, (name,), level(source))
 
     return level(None)
-
-
-def _unsure(
-    whole: Sequence[MappedField],
-    own: Sequence[MappedField],
-    mapping: FileMapping,
-    columns: Columns,
-    parent: int | None,
-) -> Iterator[str]:
-    """Names that other files have and these may have as something else."""
-    mine = {field.id: field for field in own}
-    known = {name for field in own for name in field.names}
-    for field in whole:
-        for name in field.names:
-            if name not in known and not columns.had_name(parent, name, mapping.first, mapping.last):
-                yield name
-        if field.id in mine:
-            yield from _unsure(field.fields, mine[field.id].fields, mapping, columns, field.id)
 
 
 async def read(conn: Conn, table_id: int) -> Mappings:

@@ -31,6 +31,16 @@ class MappedField:
             yield from field.walk()
 
 
+def names_by_parent(
+    fields: Iterable[MappedField], parent: int | None = None
+) -> Iterator[tuple[tuple[int | None, str], MappedField]]:
+    """Every name that a mapping knows, with the id of the field that it is directly in."""
+    for field in fields:
+        for name in field.names:
+            yield (parent, name), field
+        yield from names_by_parent(field.fields, field.id)
+
+
 class Ambiguous(Exception):
     """One name at one level that means two fields."""
 

@@ -278,7 +278,7 @@ async def _lake_files(
     shop: Workshop, outbox: Outbox, view: View, goal: Goal, base: Start, reading: Reading
 ) -> tuple[Difference, Difference]:
     """What becomes of DuckLake's data files, and of the deletes on them."""
-    leaves = entries.leaves(view.columns, goal.id)
+    leaves = entries.leaves(view.columns.shown_by(goal.schema), goal.id)
     gone = {path: f.id for f in reading.changes.removed for path in entries.spellings(f.path)}
     data = Difference("files", "data", [], gone)
     for span, known in zip(base.vanished, reading.known, strict=True):
@@ -334,7 +334,8 @@ async def _rows_files(
 
 
 async def _write_rows(outbox: Outbox, view: View, goal: Goal, reading: Reading) -> Entry:
-    made = await asyncio.to_thread(side_file.write, reading.batches, view.columns, goal.id)
+    columns = view.columns.shown_by(goal.schema)
+    made = await asyncio.to_thread(side_file.write, reading.batches, columns, goal.id)
     location = view.layout.rows(reading.rows_after, goal.id, made.data)
     await outbox.put(location, made.data)
     file = DataFile(

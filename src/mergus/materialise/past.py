@@ -15,7 +15,7 @@ from mergus.ducklake.places import Places
 from mergus.ducklake.sorts import Sorts
 from mergus.errors import NoSuchTable, Unsupported
 from mergus.iceberg.schema import Schema
-from mergus.materialise.reading import TableReading, schema_at, schemas_upto
+from mergus.materialise.reading import TableReading, how_to_hide, schema_at, schemas_upto
 from mergus.materialise.table import Materialised
 
 
@@ -66,7 +66,7 @@ def _schema(reading: TableReading, at: int) -> Schema:
         if (misfit := reading.examined.misfit_at(at)) is not None:
             raise misfit
     except Unrepresentable as e:
-        raise Unsupported(f"At snapshot {at} the table cannot be shown as Iceberg: {e}") from e
+        raise Unsupported(f"At snapshot {at} the table cannot be shown as Iceberg: {e}{how_to_hide(e)}") from e
     return schema
 
 
@@ -75,6 +75,7 @@ def _places(cut: Materialised, schema: Schema, columns: Columns, at: int) -> Pla
     manifests name have the same numbers and fields whichever schema they are about."""
     reading, kept = cut.reading, cut.reading.kept
     specs = reading.partitions.specs(schema, columns, at, Given(kept.specs, kept.partitionings))
-    then = places.places(specs, schema, columns, at)
+    in_path = {i: tuple(p.field.source_id for p in parts) for i, parts in reading.view.places.in_path.items()}
+    then = places.places(specs, schema, columns, at, in_path)
     used = {i for s in cut.listed if (chain := cut.chain_of(s)) for i in chain.counts["specs"]}
     return then if all(then.spec(i).spec_id == i for i in used) else reading.view.places

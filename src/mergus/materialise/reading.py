@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
@@ -33,6 +33,11 @@ from mergus.materialise.suspects import Examined
 from mergus.storage.location import Location
 
 FORMAT_VERSION: Final = "mergus.format-version"
+# `hide` shows a table without the columns that Iceberg cannot hold, and names them in the other property.
+UNSUPPORTED_COLUMNS: Final = "mergus.unsupported-columns"
+HIDDEN_COLUMNS: Final = "mergus.hidden-columns"
+REFUSE, HIDE = "refuse", "hide"
+_NOT_SERVED: Final = frozenset({FORMAT_VERSION, UNSUPPORTED_COLUMNS})
 VECTORISED: Final = "read.parquet.vectorization.enabled"
 
 
@@ -125,32 +130,40 @@ async def read(
     properties = await annex.read_properties(conn, table_id)
     kept = await iceberg_tables.read(conn, table_id)
     found = await columns.read(conn, table_id)
+    if properties.get(UNSUPPORTED_COLUMNS) == HIDE:
+        found = replace(found, hides=True)
     parts = await partitions.read(conn, table_id)
     sorting = await sorts.read(conn, table_id)
     rows_tables = await inlined.tables(conn, place.metadata_schema, table_id)
     deletes = await files.inlined_delete_table(conn, place.metadata_schema, table_id)
     rows_names = [sql.Identifier(place.metadata_schema, t.name) for t in rows_tables]
     schemas = [turn for turn in _arranged(found.timeline(), kept) if turn[0] <= upto]
-    subject = Subject(table.id, table.begin, rows_names, deletes, found.reshaped(schemas), table.was_there)
+    added = await mappings.read(conn, table_id)
+    # snapshots from before a column in a path was dropped or changed are not shown: this one is, in their place
+    in_path = {column_id for ids in added.in_path.values() for column_id in ids}
+    reshaped = sorted({*found.reshaped(schemas), *found.turns_of(in_path)})
+    subject = Subject(table.id, table.begin, rows_names, deletes, reshaped, table.was_there)
     listed = await _listed(conn, subject, head, known)
     try:
-        added = await mappings.read(conn, table_id)
         names = added.name_mapping(found)
         now = schema_at(schemas, upto)
-        examined = await suspects.examine(conn, footers, unopened, table, found, added, schemas)
+        examined = await suspects.examine(conn, footers, unopened, table, found, added, names, schemas, now)
         if (misfit := examined.misfit_at(upto)) is not None:
             raise misfit
         # what has been rewritten since matters to all of them
         shown, mains = _shown([s for s in listed if s.id <= upto], schemas, examined, kept)
     except Unrepresentable as e:
-        raise Unsupported(f"Table {table.schema_name}.{table.name} cannot be shown as Iceberg: {e}") from e
+        name = f"{table.schema_name}.{table.name}"
+        raise Unsupported(f"Table {name} cannot be shown as Iceberg: {e}{how_to_hide(e)}") from e
     representable = [s for _, s in schemas if isinstance(s, Schema)]
     version = _format_version(place, properties, representable)
     specs = parts.specs(now, found, upto, Given(kept.specs, kept.partitionings))
-    placed = places.places(specs, now, found, upto)
-    served = {k: v for k, v in properties.items() if k != FORMAT_VERSION}
+    placed = places.places(specs, now, found, upto, added.in_path)
+    served = {k: v for k, v in properties.items() if k not in _NOT_SERVED}
+    if hidden := found.hidden_at(upto):
+        served[HIDDEN_COLUMNS] = orjson.dumps({c.name: c.type for c in hidden}).decode()
     if names:
-        served[PROPERTY] = name_mapping_json(names)
+        served[PROPERTY] = name_mapping_json(suspects.with_ignored(names, examined.ignored))
     if _reads_slowly(now, found, examined):
         served[VECTORISED] = "false"
     if table.comment:
@@ -188,6 +201,16 @@ async def read(
         merges=await _merges(conn, table_id, listed),
         next_row_id=await tables.next_row_id(conn, table_id),
         updated_ms=await snapshots.latest_ms(conn, changed_at(turns, listed, upto)),
+    )
+
+
+def how_to_hide(why: Unrepresentable) -> str:
+    """What the user can do about a column that Iceberg cannot hold."""
+    if not why.can_hide:
+        return ""
+    return (
+        f". Change the type of the column, or show the table without such columns: mergus properties NAMESPACE TABLE "
+        f"--set {UNSUPPORTED_COLUMNS}={HIDE}"
     )
 
 
@@ -255,7 +278,8 @@ def _shown(
         shown.append(one)
         mains.append((snapshot, main))
     if why is not None:
-        raise Unrepresentable(f"snapshot {listed[-1].id}, which changed its rows last", str(why))
+        what = f"snapshot {listed[-1].id}, which changed its rows last"
+        raise Unrepresentable(what, str(why), can_hide=why.can_hide)
     return shown, mains
 
 

@@ -39,7 +39,9 @@ def misfit(parts: Sequence[Part], schema: Schema, mapping: Sequence[MappedField]
     there = {part.name for part in parts}
     if missing := [name for field in mapping for name in field.names if name not in there]:
         return f"it has no column {missing[0]}, which other files of the table have"
-    return judge(parts, schema, mapping, frozenset(), ids).misfit
+    verdict = judge(parts, schema, mapping, frozenset(), ids)
+    beside = next((name for _, name in verdict.ignored), None)
+    return verdict.misfit or (None if beside is None else f"column {beside} is not the table's")
 
 
 def columns(spark: "SparkSession", path: str, size: int) -> tuple[Part, ...]:
