@@ -39,6 +39,7 @@ def write(schema):
         WHEN NOT MATCHED THEN INSERT (id, s, d) VALUES (news.id, news.s, NULL)''')
     spark.sql(f'''CREATE TABLE lake.{schema}.made USING iceberg TBLPROPERTIES ('format-version' = '{schema[-1]}')
         AS SELECT id, s FROM lake.{schema}.t WHERE id > 4000''')
+    spark.sql(f"DROP TABLE lake.{schema}.purged PURGE")
 
 spark.sql("CREATE TEMPORARY VIEW news AS SELECT * FROM VALUES (20L, 'merged'), (6000L, 'inserted') AS v(id, s)")
 found = {"version": spark.version}
@@ -70,8 +71,8 @@ with open(sys.argv[1], "w") as file:
 
 def prepare(db: duckdb.DuckDBPyConnection, schema: str) -> None:
     """A table of DuckDB's with rows in files and in Postgres, some of them deleted and changed."""
-    digits = {"2": 9, "3": 25}[schema[-1]]
-    db.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.t(id BIGINT, s VARCHAR, d DECIMAL({digits}, 2))")
+    db.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.t(id BIGINT, s VARCHAR, d DECIMAL(9, 2))")
+    db.execute(f"CREATE TABLE {schema}.purged AS SELECT range AS id FROM range(3)")
     version = f"mergus.format-version={schema[-1]}"
     modes = [f"write.{verb}.mode=merge-on-read" for verb in ("delete", "merge")]
     options = [word for setting in (version, *modes) for word in ("--set", setting)]
@@ -132,6 +133,8 @@ def test_another_spark_and_duckdb_read_what_the_other_wrote(
         assert after == in_order([*expected, *new])
         made = db.execute(f"SELECT * FROM lake.{schema}.made").fetchall()
         assert in_order(made) == [(5000, "appended"), (6000, "inserted")]
+        undone = server.http.post(f"/v1/lake/admin/namespaces/{schema}/undrop", json={"name": "purged"})
+        assert undone.status_code == 404, undone.text
         for table in ("t", "made"):
             answer = server.http.get(f"/v1/lake/namespaces/{schema}/tables/{table}")
             assert answer.json()["metadata"]["format-version"] == int(schema[-1])
