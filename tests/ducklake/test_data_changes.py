@@ -610,9 +610,7 @@ def test_h45_an_overwrite_ends_inlined_rows(lake: TestLake, table: Table, versio
     table.assert_is(range(100, 120))
     assert table.at(before) == [1, 2][:versions]
     table_id = paths_of(lake, table.name)[0]
-    # the last word is the trigger's, for DuckDB sessions that merge
-    words = (f"{word}:{table_id}" for word in ("inserted_into_table", "inlined_delete", "deleted_from_table"))
-    assert lake.snapshots()[-1][4] == ",".join(words)
+    assert lake.snapshots()[-1][4] == f"inserted_into_table:{table_id},inlined_delete:{table_id}"
     table.sql("CALL ducklake_flush_inlined_data('lake', table_name => '{}')")
     # not the session that has read the table: DuckDB 1.5.5 does not survive that an inlined table is dropped
     assert table.at(now(lake)) == list(range(100, 120))

@@ -306,21 +306,6 @@ def test_spark_creates_replaces_renames_and_drops(served: Served) -> None:
         assert copy.spark("INSERT INTO {t} VALUES (8)").values("other") == [8]
 
 
-@in_version(2, "served")
-def test_spark_is_told_that_files_are_not_its_to_delete(served: Served) -> None:
-    with turns(served, "kept") as story:
-        story.spark(f"CREATE TABLE {{t}} (id INT) USING iceberg {properties(served.format_version)}")
-        before = story.spark("INSERT INTO {t} VALUES (1)", "INSERT INTO {t} VALUES (2)")
-        with pytest.raises(Exception, match="Cannot expire snapshots: GC is disabled"):
-            story.ask_spark(
-                "CALL {c}.system.expire_snapshots(table => '{s}.t', older_than => TIMESTAMP'2100-01-01 00:00:00')"
-            )
-        with pytest.raises(Exception, match="Cannot purge table: GC is disabled"):
-            story.ask_spark("DROP TABLE {t} PURGE")
-        assert story.spark() == before
-        assert len(snapshots(story)) == 2
-
-
 @in_version(3, "served")
 def test_a_stream_into_a_table_is_written_exactly_once(served: Served, tmp_path: Path) -> None:
     with turns(served, "stream") as story:
