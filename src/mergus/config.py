@@ -46,6 +46,12 @@ def _warehouse(text: str) -> str:
     raise ValueError("a name of letters, digits, - and _, or an s3:// or file:// location, is needed")
 
 
+def _catalog(name: str | None) -> str | None:
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
+        raise ValueError("a name of letters, digits, - and _ is needed")
+    return name
+
+
 def _short(schema: str) -> str:
     """Names of ours that begin with it must fit into Postgres's 63 bytes."""
     if not 0 < len(schema.encode()) <= 40:
@@ -181,6 +187,12 @@ class Settings(BaseSettings):
         description="What a drop with `purgeRequested` does. `purge`: the table leaves all snapshots at once, and its "
         "files are deleted. `drop`: it is dropped as without it, can be brought back, and its files go when its "
         "snapshots expire. Trino asks for a purge with every `DROP TABLE`.",
+    )
+    trino_catalog: Annotated[str | None, AfterValidator(_catalog)] = Field(
+        None,
+        description="Name of this lake's catalog in Trino. If it is set, views that DuckDB makes have a text for "
+        "Trino, which reads their tables from the catalog of that name; see README.md. Unset: Trino does not read "
+        "them.",
     )
     staged_seconds: int = Field(
         86_400,

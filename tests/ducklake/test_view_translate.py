@@ -1,5 +1,6 @@
-"""Texts of DuckDB's views for Spark: what is translated gives the same rows in DuckDB itself, with every column of the
-same type; what is not certain is refused, and why. tests/interop/test_views_spark.py asks Spark."""
+"""Texts of DuckDB's views for Spark and Trino: what is translated gives the same rows in DuckDB itself, with every
+column of the same type; what is not certain is refused, and why. tests/interop/test_views_spark.py and test_trino.py
+ask the engines."""
 
 from collections.abc import Iterator
 
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from mergus.catalog.view_dialects import parse_view
 from mergus.ducklake.view_kinds import INT, Columns, Uncertain, kind_of
 from mergus.ducklake.view_sql import canonical
-from mergus.ducklake.view_translate import MOST_CHARACTERS, Relation, parse, translate, written
-from tests.support.view_queries import CERTAIN, ROWS, TABLES, UNCERTAIN, queries
+from mergus.ducklake.view_translate import MOST_CHARACTERS, Relation, Tree, parse, translate, written
+from mergus.ducklake.view_trino import write_for_trino
+from tests.support.view_queries import CERTAIN, NOT_IN_TRINO, ROWS, TABLES, UNCERTAIN, queries
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +37,17 @@ def view_of(db: duckdb.DuckDBPyConnection, query: str) -> str:
 
 def texts(db: duckdb.DuckDBPyConnection, query: str) -> dict[str, str]:
     """By dialect."""
+    result = translated(db, query)
+    return {dialect: written(result, dialect, lambda schema, name: [schema, name]) for dialect in ("spark", "duckdb")}
+
+
+def translated(db: duckdb.DuckDBPyConnection, query: str) -> Tree:
     text = view_of(db, query)
     relations = {}
     for name in ("t", "u"):
         relations["s", name] = relations["", name] = Relation("s", name, columns(db, f"FROM s.{name}"))
     tree, _ = parse_view(text)
-    result = translate(tree, relations, columns(db, "FROM s.v"))
-    return {dialect: written(result, dialect, lambda schema, name: [schema, name]) for dialect in ("spark", "duckdb")}
+    return translate(tree, relations, columns(db, "FROM s.v"))
 
 
 def rows(db: duckdb.DuckDBPyConnection, query: str) -> list[tuple[str, ...]]:
@@ -88,6 +94,70 @@ def test_words_of_spark(db: duckdb.DuckDBPyConnection) -> None:
     )
     # a column is not cast where the number can be
     assert "`t`.`p` > CAST(1 AS DECIMAL(10, 2))" in spark("SELECT id FROM s.t WHERE p > 1")
+
+
+@pytest.mark.parametrize("query", [query for query in CERTAIN if query not in NOT_IN_TRINO])
+def test_the_text_for_trino_has_the_same_rows_and_columns(db: duckdb.DuckDBPyConnection, query: str) -> None:
+    """DuckDB reads it, too."""
+    same = write_for_trino(translated(db, query), "memory")
+    assert columns(db, same) == columns(db, "FROM s.v")
+    assert rows(db, same) == rows(db, "FROM s.v")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *NOT_IN_TRINO,
+        "SELECT id FROM s.t WHERE x IN (1, 2)",
+        "SELECT id FROM s.t WHERE x BETWEEN p AND 2",
+        "SELECT CASE WHEN coalesce(x, 0) = 1 THEN 1 ELSE 2 END AS c FROM s.t",
+        "SELECT CASE x WHEN 1 THEN 1 ELSE 2 END AS c FROM s.t",
+        "SELECT t.id FROM s.t JOIN s.t AS o ON t.x = o.x",
+        "SELECT id FROM (SELECT id, x FROM s.t ORDER BY x LIMIT 2) AS v",
+        "SELECT id FROM s.t WHERE CAST(id AS DOUBLE) < p",
+    ],
+)
+def test_what_depends_on_the_place_of_nan_has_no_text_for_trino(db: duckdb.DuckDBPyConnection, query: str) -> None:
+    tree = translated(db, query)
+    with pytest.raises(Uncertain, match="NaN"):
+        write_for_trino(tree, "memory")
+
+
+@pytest.mark.parametrize(
+    ("schema", "name", "reason"),
+    [
+        ("s", "t$history", "a part of a table"),
+        ("s", "t@1", "a part of a table"),
+        ("s", "Ä", "other letters"),
+        ("ä", "t", "other letters"),
+        ("System", "t", "Trino's own"),
+        ("information_schema", "tables", "Trino's own"),
+    ],
+)
+def test_tables_that_trino_may_take_for_others(schema: str, name: str, reason: str) -> None:
+    relations = {("s", "t"): Relation(schema, name, (("x", INT),))}
+    tree = translate(parse("SELECT x FROM s.t"), relations, (("x", INT),))
+    with pytest.raises(Uncertain, match=reason):
+        write_for_trino(tree, "lake")
+
+
+def test_words_of_trino(db: duckdb.DuckDBPyConnection) -> None:
+    def trino(query: str) -> str:
+        return write_for_trino(translated(db, query), 'la"ke')
+
+    assert trino("SELECT id, name FROM s.t") == (
+        'SELECT "t"."id" AS "id", "t"."name" AS "name" FROM "la""ke"."s"."t" AS "t"'
+    )
+    assert trino(r"SELECT 'a\n''b' AS x") == r"SELECT 'a\n''b' AS " + '"x"'
+    assert trino('SELECT "Mixed ""Case" AS "a`b" FROM s.u') == (
+        'SELECT "u"."Mixed ""Case" AS "a`b" FROM "la""ke"."s"."u" AS "u"'
+    )
+    assert trino("SELECT id FROM s.t ORDER BY d DESC, p NULLS FIRST LIMIT 3").endswith(
+        'ORDER BY "t"."d" DESC, "t"."p" ASC NULLS FIRST LIMIT 3'
+    )
+    assert "CAST('2024-01-01 10:00:00.123456' AS TIMESTAMP(6))" in trino(
+        "SELECT id FROM s.t WHERE ts > '2024-01-01 10:00:00.123456'"
+    )
 
 
 @pytest.mark.parametrize(

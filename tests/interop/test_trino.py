@@ -1,24 +1,31 @@
 """Trino as users set it up, with keys that may do everything or with those that the server vends: what it writes DuckDB
-reads and the other way round, and its maintenance takes nothing away that DuckDB needs."""
+reads and the other way round, its maintenance takes nothing away that DuckDB needs, and of DuckDB's views it has the
+rows that DuckDB has, or none."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import groupby
 from typing import Any
 
 import duckdb
 import pytest
+from hypothesis import HealthCheck, given, settings
 
-from tests.support import servers, trino, vended
+from mergus.ducklake.session import identifier
+from tests.support import servers, trino, vended, views
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
-from tests.support.trino import Trino
+from tests.support.trino import Refused, Trino
+from tests.support.view_queries import CERTAIN, NOT_IN_TRINO, ROWS, TABLES, UNCERTAIN, in_q, queries
 
 Rows = list[tuple[Any, ...]]
+
+INSTANT = "TIMESTAMP WITH TIME ZONE"
 
 
 @pytest.fixture(scope="module")
 def server(lake: TestLake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = {"listener": servers.LISTENER, **vended.settings()}
+    options = {"listener": servers.LISTENER, "trino_catalog": "lake", **vended.settings()}
     with servers.server(lake.settings, tmp_path_factory.mktemp("server"), **options) as running:
         yield running
 
@@ -191,3 +198,136 @@ def test_removing_orphans_takes_nothing_from_duckdb(engine: Trino, db: duckdb.Du
         assert both.rows() == now
     assert len(both.trino("DELETE FROM {t} WHERE id = 6")) == len(now) - 1
     assert len(both.duckdb("DELETE FROM {t} WHERE id = 7")) == len(now) - 2
+
+
+class Views:
+    """DuckDB's views in both engines."""
+
+    def __init__(self, engine: Trino, db: duckdb.DuckDBPyConnection, server: Server) -> None:
+        self.engine, self.db, self.server = engine, db, server
+
+    def make(self, query: str, view: str = "q.v") -> None:
+        self.db.execute(f"CREATE OR REPLACE VIEW {view} AS {query}")
+
+    def dialects(self, schema: str = "q", view: str = "v") -> list[str]:
+        loaded = views.load(self.server, schema, view)
+        return [one["dialect"] for one in loaded["versions"][0]["representations"]]
+
+    def agree(self, view: str = "q.v") -> None:
+        found = self.db.sql(f"FROM {view}")
+        kinds = [str(kind) for kind in found.types]
+        # DuckDB's client has instants only with a module for time zones
+        names = [identifier(name) for name in found.columns]
+        items = [f"make_timestamp(epoch_us({n}))" if k == INSTANT else n for n, k in zip(names, kinds, strict=True)]
+        rows = self.db.execute(f"SELECT {', '.join(items)} FROM {view}").fetchall()
+        ours = [tuple(map(as_json, row, kinds)) for row in rows]
+        assert sorted(self.engine.query(f"SELECT * FROM {view}"), key=repr) == sorted(ours, key=repr)
+
+    def refuse(self, view: str = "q.v") -> None:
+        for query in ("SELECT *", "SELECT count(*)", "SELECT 1"):
+            with pytest.raises(Refused, match="Cannot read unsupported dialect 'spark' for view"):
+                self.engine.query(f"{query} FROM {view}")
+
+
+def as_json(value: Any, kind: str) -> Any:
+    """A value of DuckDB's as Trino sends it."""
+    match value:
+        case float() if repr(value) in {"nan", "inf", "-inf"}:
+            return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[repr(value)]
+        case datetime():
+            return value.isoformat(" ", "microseconds") + (" UTC" if kind == INSTANT else "")
+        case None | bool() | float() | list():
+            return value
+        case int() if kind != "HUGEINT":
+            return value
+        case _:
+            return str(value)
+
+
+@pytest.fixture(scope="module")
+def both_views(lake: TestLake, engine: Trino, server: Server) -> Iterator[Views]:
+    with lake.duckdb() as session:
+        for statement in f"CREATE SCHEMA q; {TABLES}; {ROWS}".split(";\n"):
+            session.execute(in_q(statement))
+        yield Views(engine, session, server)
+
+
+@pytest.mark.parametrize("query", [query for query in CERTAIN if query not in NOT_IN_TRINO])
+def test_a_view_of_duckdbs_has_the_same_rows_in_trino(both_views: Views, query: str) -> None:
+    both_views.make(in_q(query))
+    assert both_views.dialects() == ["spark", "trino", "duckdb"]
+    both_views.agree()
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(query=queries())
+def test_any_view_of_what_is_certain_has_the_same_rows_in_trino_or_none(both_views: Views, query: str) -> None:
+    both_views.make(in_q(query))
+    if "trino" in both_views.dialects():
+        both_views.agree()
+    else:
+        both_views.refuse()
+
+
+@pytest.mark.parametrize("query", [*NOT_IN_TRINO, *list(UNCERTAIN)[:5]])
+def test_trino_refuses_a_view_of_duckdbs_that_is_not_certain(both_views: Views, query: str) -> None:
+    both_views.make(in_q(query))
+    assert both_views.dialects() == ["spark", "duckdb"]
+    both_views.refuse()
+
+
+def test_microseconds_and_patterns_in_views_of_duckdbs(both_views: Views) -> None:
+    db = both_views.db
+    db.execute("CREATE TABLE q.times(ts TIMESTAMP, name VARCHAR)")
+    db.execute(
+        "INSERT INTO q.times VALUES ('2024-01-01 10:00:00.123456', E'a\\nb'), ('2024-01-01 10:00:00.123', '🦆b')"
+    )
+    both_views.make("SELECT name, ts FROM q.times WHERE ts > '2024-01-01 10:00:00.123455'")
+    assert db.execute("SELECT count(*) FROM q.v").fetchall() == [(1,)]
+    both_views.agree()
+    both_views.make(
+        "SELECT TIMESTAMP '2024-01-01 10:00:00.123456' AS ts, name LIKE '_b' AS one, name LIKE 'a_b' AS other, "
+        "length(name) AS n FROM q.times"
+    )
+    both_views.agree()
+
+
+def test_views_of_duckdbs_in_nested_schemas_and_with_capitals(both_views: Views) -> None:
+    db = both_views.db
+    db.execute(
+        'CREATE SCHEMA "Deep"; CREATE SCHEMA "Deep.Er"; CREATE TABLE "Deep.Er"."Own"(id INTEGER, "Name" VARCHAR)'
+    )
+    db.execute("""INSERT INTO "Deep.Er"."Own" VALUES (1, 'one'), (3, 'three')""")
+    text = 'SELECT own.id, t.name, own."Name" AS "Other" FROM "deep.er".own JOIN q.t ON t.id = own.id'
+    both_views.make(text, '"Deep.Er"."First"')
+    both_views.make('SELECT other, id FROM "deep.er".FIRST WHERE id > 1', "q.second")
+    both_views.agree('"Deep.Er"."First"')
+    both_views.agree("q.second")
+    assert both_views.engine.query('SELECT "other", ID FROM lake.q.second') == [("three", 3)]
+    # a view of one that is not certain has no rows, either
+    both_views.make('SELECT lower("Name") AS other, id FROM "Deep.Er"."Own"', '"Deep.Er"."First"')
+    with pytest.raises(Refused, match="Cannot read unsupported dialect"):
+        both_views.engine.query("SELECT count(*) FROM q.second")
+
+
+def test_names_that_mean_something_else_in_trino(both_views: Views) -> None:
+    db = both_views.db
+    for name in ("t$history", "t$more", "t@1", "Ärger", "ärger"):
+        db.execute(f'CREATE TABLE q."{name}" AS SELECT 1 AS id')
+        both_views.make(f'SELECT id FROM q."{name}"')
+        both_views.refuse()
+    db.execute('CREATE TABLE q.own AS SELECT 1 AS id, 2 AS "$path"')
+    both_views.make('SELECT id, "$path" AS p FROM q.own')
+    both_views.refuse()
+    db.execute('CREATE TABLE q."表" AS SELECT 1 AS "Größe"')
+    both_views.make('SELECT * FROM q."表"')
+    both_views.agree()
+
+
+def test_a_view_of_the_past_has_no_text_for_trino(both_views: Views, lake: TestLake) -> None:
+    """The catalog that the text names has the tables as they are now."""
+    both_views.make("SELECT id FROM q.t", "q.then")
+    at = lake.snapshots()[-1][0]
+    assert both_views.dialects(view="then") == ["spark", "trino", "duckdb"]
+    then = both_views.server.http.get(f"/v1/lake@{at}/namespaces/q/views/then").json()["metadata"]
+    assert [one["dialect"] for one in then["versions"][0]["representations"]] == ["spark", "duckdb"]

@@ -16,7 +16,7 @@ from tests.support import spark as sparks
 from tests.support import views
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
-from tests.support.view_queries import CERTAIN, ROWS, TABLES, UNCERTAIN, queries
+from tests.support.view_queries import CERTAIN, ROWS, TABLES, UNCERTAIN, in_q, queries
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -154,10 +154,6 @@ def values(rows: Iterable[Iterable[Any]]) -> list[list[str]]:
         return str(Decimal(value).normalize()) if is_number else repr(value)  # pyright: ignore[reportArgumentType]
 
     return sorted([text(value) for value in row] for row in rows)
-
-
-def in_q(text: str) -> str:
-    return text.replace(" s.", " q.").replace(" S.", " Q.")
 
 
 @pytest.mark.parametrize("query", CERTAIN)

@@ -77,6 +77,12 @@ CERTAIN = (
     "SELECT d, count(*) AS n FROM s.t GROUP BY d ORDER BY n DESC, d LIMIT 2",
 )
 
+# Of these: NaN has no place among other numbers in Trino.
+NOT_IN_TRINO = (
+    "SELECT id, x FROM s.t WHERE x > 1.5 OR x < 0 OR x = 0",
+    "SELECT name FROM s.t ORDER BY x DESC NULLS FIRST, id LIMIT 3",
+)
+
 UNCERTAIN = {
     "SELECT upper(name) AS big FROM s.t": r"the function upper\(\)",
     "SELECT * EXCLUDE (name) FROM s.t": "star with except",
@@ -118,6 +124,11 @@ UNCERTAIN = {
     "SELECT CAST(name AS INTEGER) AS i FROM s.t": "cast from string to int",
     "SELECT s.t.id FROM s.t": "column with db",
 }
+
+
+def in_q(text: str) -> str:
+    """The same in another schema."""
+    return text.replace(" s.", " q.").replace(" S.", " Q.")
 
 
 def _numbers() -> st.SearchStrategy[str]:

@@ -5,8 +5,8 @@ comment is the row's. A row that we know nothing of is a view of DuckDB's: one v
 session finds. What that found is remembered for as long as no schema of the lake changes. All of this holds at an older
 snapshot as it does now.
 
-A version that DuckDB has made is shown with a text for Spark beside DuckDB's (view_dialects.py). We do not keep that
-text: it follows what the view reads. A version that a client has made is shown as the client wrote it.
+A version that DuckDB has made is shown with texts for other engines beside DuckDB's (view_dialects.py). We do not keep
+those texts: they follow what the view reads. A version that a client has made is shown as the client wrote it.
 
 Every state of a view is also a file, named by its content in the view's location, as Iceberg's clients expect. It is
 written after the change, and by the first in each process that shows it: it can be made again at any time.
@@ -22,7 +22,7 @@ import orjson
 from mergus.annex import views as annex
 from mergus.catalog.find import find_namespace
 from mergus.catalog.newest import keep_newest
-from mergus.catalog.view_dialects import SPARK, parse_view, refusal, translate_view
+from mergus.catalog.view_dialects import parse_view, refusal, text_for_spark, texts_for_trino, translate_view
 from mergus.config import Settings
 from mergus.ducklake import views
 from mergus.ducklake.columns import Unrepresentable
@@ -116,16 +116,17 @@ def shown(metadata: ViewMetadata) -> ShownView:
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """What DuckDB finds in a view of its own, and the text for Spark."""
+    """What DuckDB finds in a view of its own, and the texts for other engines."""
 
     schema: Schema
-    spark: str
+    texts: tuple[Representation, ...]
 
 
 class ServedViews:
     """Of one process."""
 
     def __init__(self, settings: Settings, objects: Objects, pool: Pool) -> None:
+        self._trino_catalog = settings.trino_catalog
         self._objects = objects
         self._pool = pool
         # one for the past: who travels does not take the other's session away
@@ -142,20 +143,21 @@ class ServedViews:
         return _of_duckdb(found, found.row, (await self._of_row(found, found.row)).schema, root)
 
     async def shown(self, found: FoundView, metadata: ViewMetadata) -> ShownView:
-        """What `metadata` says of the view, with a text for Spark if its current version is of DuckDB's making. Raises
-        Unsupported for a view of DuckDB's alone that cannot be described."""
+        """What `metadata` says of the view, with texts for other engines if its current version is of DuckDB's making.
+        Raises Unsupported for a view of DuckDB's alone that cannot be described."""
         if found.row is None or not _is_of_duckdb(metadata.current, found.row):
             return shown(metadata)
         try:
             described = await self._of_row(found, found.row)
-            spark = described.spark
+            texts = described.texts
             if not _is_same(described.schema, metadata.schemas[metadata.current.schema_id]):
-                spark = refusal(f"{found.namespace}.{found.name}", "its columns are not those that a client has seen")
+                reason = "its columns are not those that a client has seen"
+                texts = (refusal(f"{found.namespace}.{found.name}", reason),)
         except Unsupported as e:
             if found.kept is None:
                 raise
-            spark = refusal(f"{found.namespace}.{found.name}", e.message)
-        return shown(_with_text(metadata, Representation(SPARK, spark)))
+            texts = (refusal(f"{found.namespace}.{found.name}", e.message),)
+        return shown(_with_texts(metadata, texts))
 
     async def publish(self, view: ShownView) -> None:
         """Puts its file where it says, unless this process has."""
@@ -209,11 +211,14 @@ class ServedViews:
         description = describer.describe(own, found.name, found.at, others)
         if tree is not None:
             try:
-                spark = translate_view(tree, relations, description, own, describer, found.at)
-                return _Described(description.schema, spark)
+                query = translate_view(tree, relations, description, describer, found.at)
+                # Trino's catalog by that name has the lake as it is now
+                catalog = self._trino_catalog if found.at is None else None
+                texts = (text_for_spark(query, own), *texts_for_trino(query, catalog))
+                return _Described(description.schema, texts)
             except (Uncertain, BrokenView) as e:
                 reason = str(e)
-        return _Described(description.schema, refusal(f"{found.namespace}.{found.name}", reason))
+        return _Described(description.schema, (refusal(f"{found.namespace}.{found.name}", reason),))
 
     def _describer(self, found: FoundView) -> Describer:
         return self._now if found.at is None else self._then
@@ -228,10 +233,10 @@ def _is_same(schema: Schema, other: Schema) -> bool:
     return schema_json(schema, 0)["fields"] == schema_json(other, 0)["fields"]
 
 
-def _with_text(metadata: ViewMetadata, text: Representation) -> ViewMetadata:
-    """The current version has it first: who knows neither dialect takes the first."""
+def _with_texts(metadata: ViewMetadata, texts: tuple[Representation, ...]) -> ViewMetadata:
+    """The current version has them first: who knows no dialect of them takes the first."""
     current = metadata.current
-    wider = replace(current, representations=(text, *current.representations))
+    wider = replace(current, representations=(*texts, *current.representations))
     return replace(metadata, versions=tuple(wider if v is current else v for v in metadata.versions))
 
 

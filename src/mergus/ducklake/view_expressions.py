@@ -1,4 +1,4 @@
-"""Expressions in the text of a view that mean the same in DuckDB and Spark.
+"""Expressions in the text of a view that mean the same in DuckDB and Spark, and but for what is marked in Trino.
 
 What is not listed in `_READERS` is not certain, nor is an argument of a listed one that its reader does not know. Each
 reader gives the expression anew: with columns qualified, casts where engines would convert on their own and not agree
@@ -44,6 +44,8 @@ _TYPES: Final = {
     "date": "DATE",
     "timestamp": "TIMESTAMP",
 }
+# A mark in the `meta` of a value: it is compared or sorted with others of its type, which has NaN.
+COMPARES_DOUBLES: Final = "compares_doubles"
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?")
 
@@ -358,7 +360,14 @@ def _alike(nodes: Sequence[Any], resolve: Resolve) -> tuple[list[Expression], bo
     terms = [_literal(node.this, meant) if term is None else term for node, term in pairs]
     terms = [_fitted(term, terms) for term in terms]
     kind = common(term.kind for term in terms)
-    return [cast(term, kind) for term in terms], any(term.has_aggregate for term in terms)
+    values = [cast(term, kind) for term in terms]
+    mark_compared(values[0], kind)
+    return values, any(term.has_aggregate for term in terms)
+
+
+def mark_compared(value: Expression, kind: Kind) -> None:
+    if kind == DOUBLE:
+        value.meta[COMPARES_DOUBLES] = True
 
 
 def _fitted(term: Term, others: Sequence[Term]) -> Term:

@@ -7,7 +7,7 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.expressions.core import Expr as Expression
 
-from mergus.ducklake.view_expressions import Resolve, Term, only, read
+from mergus.ducklake.view_expressions import Resolve, Term, mark_compared, only, read
 from mergus.ducklake.view_kinds import NULL, Columns, Uncertain, holds
 from mergus.ducklake.view_scope import Scope, Source, column_of, quoted
 
@@ -126,6 +126,7 @@ def _sort_key(
         raise Uncertain("it sorts by something other than its results")
     if not kind.is_plain or kind == NULL:
         raise Uncertain(f"it sorts by {kind.type}")
+    mark_compared(by, kind)
     return exp.Ordered(this=by, desc=bool(node.args.get("desc")), nulls_first=bool(node.args.get("nulls_first")))
 
 
