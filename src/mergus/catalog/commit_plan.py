@@ -324,8 +324,8 @@ async def check_mappings(lake: Lake, made: Plan, steps: Sequence[Step]) -> None:
     if made.table is not None:
         async with lake.read() as conn:
             known = await mappings.read(conn, made.table.reading.view.table.id)
-    for snapshot_id, fields in dict.fromkeys((snapshot_id, file.mapping) for snapshot_id, file in added):
-        known = known.with_file(fields, made.columns_after, snapshot_id)
+    for at, fields, in_path in dict.fromkeys((at, file.mapping, file.names_in_path) for at, file in added):
+        known = known.with_file(fields, made.columns_after, at, in_path)
     ignored = dict({} if made.table is None else made.table.reading.examined.ignored)
     for _, file in added:
         ignored |= file.ignored
