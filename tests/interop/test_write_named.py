@@ -167,6 +167,16 @@ def test_values_in_the_names_of_directories_are_read_by_all(shared: Shared, vers
     assert shared.agreed("id, kk, n") == in_order(wanted)
 
 
+def test_directories_and_whole_files_are_added_one_after_another(shared: Shared) -> None:
+    shared.created("id BIGINT, k STRING", "PARTITIONED BY (k)")
+    for first, name in ((0, "one"), (10, "two")):
+        shared.add(shared.written(f"SELECT id + {first} AS id, 'v{first}' AS k FROM range(2)", name, "k"))
+    flat = parquet(shared.folder / "flat", "f.parquet", id=[20, 21], k=["v20", "v20"])
+    shared.there.pyiceberg.load_table((shared.schema, "t")).add_files([flat])
+    shared.add(shared.written("SELECT id + 30 AS id, 'v30' AS k FROM range(2)", "three", "k"))
+    assert shared.agreed() == [(i, f"v{first}") for first in (0, 10, 20, 30) for i in (first, first + 1)]
+
+
 def test_months_of_two_digits_and_other_types_in_directories(shared: Shared) -> None:
     columns = "id BIGINT, m INT, d DATE, b BOOLEAN, c DECIMAL(6, 2)"
     shared.created(columns, "PARTITIONED BY (m, d, b, c)")

@@ -248,6 +248,22 @@ def with_ignored(names: Sequence[MappedField], ignored: Ignored) -> tuple[Mapped
     return level(names, None) if ignored else tuple(names)
 
 
+def with_path_names(
+    names: Sequence[MappedField], mappings: Mappings, ignored: Ignored, now: Schema
+) -> tuple[MappedField, ...]:
+    """A name mapping that also has the columns in paths, by their names there: files may be added that have them. Not
+    one whose name is something else in a file, or now."""
+    taken = {folded(name) for field in names for name in field.names}
+    taken |= {folded(name) for parent, name in ignored if parent is None}
+    owners = {folded(field.name): field.id for field in now.fields}
+    found = {field.id: field for field in names}
+    for source in (source for mapping in mappings.mappings for source in mapping.sources if source.is_partition):
+        name = folded(source.name)
+        if name not in taken and owners.get(name, source.target) == source.target:
+            found.setdefault(source.target, MappedField(source.target, (source.name,)))
+    return tuple(found.values())
+
+
 def judge_columns(parts: Sequence[Part], schema: Schema, ids: frozenset[int]) -> Verdict:
     """Of a file with field ids of its own: whether it has these columns of the schema as the schema says, or may lack
     them."""
