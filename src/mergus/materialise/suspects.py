@@ -69,6 +69,8 @@ _NO_FIELD_IDS: Final = (
     "Iceberg's readers do not. Write its rows anew in DuckDB, with CALL ducklake_merge_adjacent_files or CREATE TABLE "
     "... AS FROM ..."
 )
+# A file that DuckLake rewrites keeps the types of the old one.
+_ANEW: Final = "Delete its rows in DuckDB and insert them again, in one transaction"
 _STORED: Final = frozenset[str]().union(*_READ_AS.values())
 
 
@@ -143,7 +145,8 @@ async def examine(
                     own = None if file.mapping_id is None else mapped[file.mapping_id]
                     there = in_path.get(file.mapping_id, ()) if file.mapping_id is not None else ()
                     found = judge(looked_at[file.id], schema, own, retyped, ids, there)
-                    verdicts[key] = replace(found, misfit=found.misfit or why_not_ignored(found.ignored, names))
+                    why = why_not_ignored(found.ignored, names)
+                    verdicts[key] = replace(found, misfit=why if found.misfit is None else f"{found.misfit}. {_ANEW}")
                     for name, parts in found.ignored.items():
                         ignored[name] = tuple(dict.fromkeys((*ignored.get(name, ()), *parts)))
                 verdict = verdicts[key]
@@ -209,7 +212,7 @@ def judge(
             with_ids = any(p.id is not None for part in parts for p in part.walk())
             found = list(_mapped(parts, own, ids if with_ids else None, (), None, ignored))
             if with_ids and in_path:
-                return Verdict(f"it has field ids, and values in its path. {COPY_ROWS}")
+                return Verdict("it has field ids, and values in its path")
             _check_required(schema.fields, {column_id: part for _, part, column_id in found}, in_path)
         slowly = [_reads_slowly(path, part, fields[i]) for path, part, i in found if i in fields]
     except _Misfit as e:
