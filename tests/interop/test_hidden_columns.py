@@ -304,3 +304,24 @@ def test_pyiceberg_appends(written: Story) -> None:
     assert in_duckdb(written, "SELECT count(*) FROM {t} WHERE u IS NULL") == [
         (1 if written.served.format_version == 2 else 0,)
     ]
+
+
+@pytest.mark.parametrize("content", ["(i INT, v STRING) USING iceberg", "USING iceberg AS SELECT 1 AS i, 'v' AS v"])
+def test_a_table_with_hidden_columns_is_not_replaced(written: Story, content: str) -> None:
+    """Its rows would go with values that the client has never seen."""
+    clients = written.served.warm
+    name = f"{clients.spark}.{written.schema}.t"
+    with pytest.raises(Exception, match=r"replaces its content would lose: u \(uint32\). Drop these columns"):
+        clients.ask_spark(f"CREATE OR REPLACE TABLE {name} {content}")
+    assert in_duckdb(written, "SELECT count(*), count(u) FROM {t}") == [(21, 21)]
+
+
+def test_a_table_is_replaced_once_its_hidden_columns_are_dropped(made: Story) -> None:
+    """As the message says. Clients send all properties of the table, those that they cannot set among them."""
+    made.run("ALTER TABLE t DROP COLUMN u")
+    clients = made.served.warm
+    clients.ask_spark(
+        f"CREATE OR REPLACE TABLE {clients.spark}.{made.schema}.t USING iceberg AS SELECT 1 AS i, 'v' AS v"
+    )
+    assert in_duckdb(made, "FROM {t}") == [(1, "v")]
+    assert clients.table(made.schema, "t").scan().to_arrow().to_pylist() == [{"i": 1, "v": "v"}]

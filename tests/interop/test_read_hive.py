@@ -166,3 +166,35 @@ def test_iceberg_clients_delete_from_and_rewrite_such_files(served: Served) -> N
     assert sorted(p for i, p in found.now.values() if i == 5) == [9, 9]
     assert default_spec(found) == []
     assert found.now.rows.total() == 38
+
+
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_spark_merges_into_such_files(served: Served, mode: str) -> None:
+    """Rows of theirs are changed, moved to another value of the column, deleted and added."""
+    schema = f"hive_merged_{mode[0]}"
+    story = served.story(schema).run("CREATE TABLE t(i INTEGER, p INTEGER, s VARCHAR)")
+    values = "SELECT range::INTEGER AS i, 'x' AS s FROM range(20)"
+    add(story, "p=1", values)
+    add(story, f"p={NULL}", values)
+    add(story, "p=3", values)
+    story.run("INSERT INTO t VALUES (300, 1, 'inlined')")
+    clients = served.warm
+    name = f"{clients.spark}.{schema}.t"
+    clients.ask_spark(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.merge.mode' = '{mode}')")
+    source = "SELECT * FROM VALUES (4, 1, 'a'), (5, NULL, 'b'), (6, 1, 'gone'), (300, 1, 'c'), (400, 7, 'd') v(i, p, s)"
+    clients.ask_spark(
+        f"MERGE INTO {name} t USING ({source}) n ON t.i = n.i AND t.p <=> n.p "
+        "WHEN MATCHED AND n.s = 'gone' THEN DELETE "
+        "WHEN MATCHED AND n.i = 4 THEN UPDATE SET p = 9, s = n.s "
+        "WHEN MATCHED THEN UPDATE SET s = n.s "
+        "WHEN NOT MATCHED THEN INSERT *"
+    )
+    found = story.agree()
+    rows = {(i, p, "x") for i in range(20) for p in (1, None, 3)} - {(4, 1, "x"), (5, None, "x"), (6, 1, "x")}
+    rows |= {(4, 9, "a"), (5, None, "b"), (300, 1, "c"), (400, 7, "d")}
+    assert found.now.rows.total() == len(rows)
+    assert set(found.now.values()) == rows
+    assert default_spec(found) == []
+    filters_agree(story, {"p = 1": "p = 1", "p is null": "p IS NULL", "p = 9": "p = 9"})
+    story.run("DELETE FROM t WHERE p = 3 AND i < 5", "UPDATE t SET s = 'own' WHERE p = 1")
+    story.agree()

@@ -3,6 +3,8 @@ shown, is refused before anything is written. The rest both sides read alike, at
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -81,23 +83,24 @@ class Shared:
         return len(self.there.lake.snapshots())
 
     def agreed(self, columns: str = "*") -> list[Row]:
-        """What both read now, and at every snapshot."""
+        """What all read now, and at every snapshot."""
+        table = self.there.pyiceberg.load_table((self.schema, "t"))
         db = self.there.lake.duckdb()
         try:
             for snapshot, at in spark(
                 f"SELECT snapshot_id, summary['ducklake.snapshot-id'] FROM {self.spark_name}.snapshots"
             ):
                 by_spark = spark(f"SELECT * FROM {self.spark_name} VERSION AS OF {snapshot}")
-                assert by_spark == self._duckdb(db, f"SELECT * FROM {{t}} AT (VERSION => {at})")
-            found = self._duckdb(db, f"SELECT {columns} FROM {{t}}")
+                assert by_spark == self.in_duckdb(db, f"SELECT * FROM {{t}} AT (VERSION => {at})")
+                assert loads.rows(table.scan(snapshot_id=snapshot).to_arrow()) == by_spark
+            found = self.in_duckdb(db, f"SELECT {columns} FROM {{t}}")
         finally:
             db.close()
         assert spark(f"SELECT {columns} FROM {self.spark_name}") == found
-        by_pyiceberg = self.there.pyiceberg.load_table((self.schema, "t")).scan().to_arrow()
-        assert loads.rows(by_pyiceberg) == found
+        assert loads.rows(table.scan().to_arrow()) == found
         return found
 
-    def _duckdb(self, db: duckdb.DuckDBPyConnection, query: str) -> list[Row]:
+    def in_duckdb(self, db: duckdb.DuckDBPyConnection, query: str) -> list[Row]:
         return in_order(db.execute(query.replace("{t}", f"lake.{self.schema}.t")).fetchall())
 
 
@@ -128,17 +131,77 @@ def micros() -> Iterator[None]:
     sparks.session().conf.unset(MICROS[0])
 
 
-def test_values_that_are_in_the_names_of_directories_alone_are_not_lost(shared: Shared) -> None:
-    """DuckDB would read NULL where Spark reads the value of the file's partition."""
+VALUES = ["a/b 1", "x=y", "ü %41", "+", "a:b"]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_values_in_the_names_of_directories_are_read_by_all(shared: Shared, version: int) -> None:
+    """Before and after a DELETE, a rename of the column, and a rewrite of the files."""
+    more = (
+        f"PARTITIONED BY (k, n) TBLPROPERTIES ('format-version' = '{version}', 'write.delete.mode' = 'merge-on-read')"
+    )
+    shared.created("id BIGINT, k STRING, n INT", more)
+    name = shared.spark_name
+    texts = ", ".join(f"'{value}'" for value in VALUES)
+    query = f"SELECT id, array({texts}, NULL)[id % 6] AS k, IF(id % 5 = 0, NULL, CAST(id % 5 - 2 AS INT)) AS n"
+    shared.add(shared.written(f"{query} FROM range(30)", "hive", "k", "n"))
+    wanted = [(i, [*VALUES, None][i % 6], i % 5 - 2 if i % 5 else None) for i in range(30)]
+    assert shared.agreed() == in_order(wanted)
+    db = shared.there.lake.duckdb()
+    for filtered in ("k = 'a/b 1'", "k IS NULL", "n = -1", "n IS NULL AND k > 'b'", "n < 2 AND id > 3"):
+        asked = f"SELECT id FROM {{t}} WHERE {filtered}"
+        found = shared.in_duckdb(db, asked)
+        assert found, filtered
+        assert spark(asked.replace("{t}", name)) == found, filtered
+    spark(f"DELETE FROM {name} WHERE id IN (3, 4)")
+    db.execute(f"DELETE FROM lake.{shared.schema}.t WHERE k = 'x=y' AND n = -1")
+    spark(f"DELETE FROM {name} WHERE k = '+' AND n IS NULL")
+    wanted = [r for r in wanted if r[0] not in (3, 4) and r[1:] != ("x=y", -1) and r[1:] != ("+", None)]
+    assert shared.agreed() == in_order(wanted)
+    spark(f"ALTER TABLE {name} RENAME COLUMN k TO kk")
+    spark(f"INSERT INTO {name} VALUES (100, 'new', 7)")
+    wanted.append((100, "new", 7))
+    assert shared.agreed("id, kk, n") == in_order(wanted)
+    db.execute(f"CALL ducklake_rewrite_data_files('lake', 't', schema => '{shared.schema}', delete_threshold => 0)")
+    db.close()
+    assert shared.agreed("id, kk, n") == in_order(wanted)
+
+
+def test_directories_and_whole_files_are_added_one_after_another(shared: Shared) -> None:
     shared.created("id BIGINT, k STRING", "PARTITIONED BY (k)")
-    files = shared.written("SELECT id, IF(id % 3 = 0, NULL, 'a/b ' || id % 3) AS k FROM range(9)", "hive", "k")
+    for first, name in ((0, "one"), (10, "two")):
+        shared.add(shared.written(f"SELECT id + {first} AS id, 'v{first}' AS k FROM range(2)", name, "k"))
+    flat = parquet(shared.folder / "flat", "f.parquet", id=[20, 21], k=["v20", "v20"])
+    shared.there.pyiceberg.load_table((shared.schema, "t")).add_files([flat])
+    shared.add(shared.written("SELECT id + 30 AS id, 'v30' AS k FROM range(2)", "three", "k"))
+    assert shared.agreed() == [(i, f"v{first}") for first in (0, 10, 20, 30) for i in (first, first + 1)]
+
+
+def test_months_of_two_digits_and_other_types_in_directories(shared: Shared) -> None:
+    columns = "id BIGINT, m INT, d DATE, b BOOLEAN, c DECIMAL(6, 2)"
+    shared.created(columns, "PARTITIONED BY (m, d, b, c)")
+    place = shared.folder / "months/m=07/d=2020-02-29/b=true/c=-1.50"
+    place.mkdir(parents=True)
+    pq.write_table(pa.table({"id": pa.array([1, 2])}), place / "f.parquet")
+    shared.add("months")
+    wanted: list[Row] = [(i, 7, date(2020, 2, 29), True, Decimal("-1.50")) for i in (1, 2)]
+    assert shared.agreed() == wanted
+    # a client does not make the table unreadable
+    for column, wider in (("m", "BIGINT"), ("c", "DECIMAL(9, 2)")):
+        spark(f"ALTER TABLE {shared.spark_name} ALTER COLUMN {column} TYPE {wider}")
+        spark(f"DELETE FROM {shared.spark_name} WHERE id = 9")
+    assert shared.agreed() == wanted
+
+
+@pytest.mark.parametrize(("kind", "value"), [("STRING", "'null'"), ("STRING", "'NULL'"), ("DOUBLE", "0.5D")])
+def test_values_that_duckdb_would_read_otherwise_are_not_lost(shared: Shared, kind: str, value: str) -> None:
+    shared.created(f"id BIGINT, k {kind}", "PARTITIONED BY (k)")
+    files = shared.written(f"SELECT id, {value} AS k FROM range(9)", "hive", "k")
     shared.refused(files, r"has no column k: .* Copy its rows into the table instead")
     assert shared.agreed() == []
     # as the message says
     spark(f"INSERT INTO {shared.spark_name} SELECT id, k FROM parquet.`file://{shared.folder}/hive`")
-    copied = shared.agreed()
-    assert {k for _, k in copied} == {None, "a/b 1", "a/b 2"}
-    assert len(copied) == 9
+    assert len(shared.agreed()) == 9
 
 
 def test_field_ids_of_a_file_do_not_make_up_for_a_column_that_it_lacks(shared: Shared) -> None:
@@ -147,7 +210,7 @@ def test_field_ids_of_a_file_do_not_make_up_for_a_column_that_it_lacks(shared: S
     place.mkdir(parents=True)
     with_id = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
     pq.write_table(pa.table([pa.array([1])], schema=pa.schema([with_id])), place / "f.parquet")
-    shared.refused("ids", r"k=a/f.parquet has no column k")
+    shared.refused("ids", r"k=a/f.parquet has field ids, and values in its path")
 
 
 def test_null_is_null_wherever_it_says_so(shared: Shared) -> None:
@@ -243,11 +306,24 @@ def test_files_that_differ_may_come_with_the_commit_that_creates_the_table(there
 
 
 def _hive(table: Shared) -> str:
-    return table.written("SELECT id, 'k' || id AS k FROM range(2)", "hive", "k")
+    return table.written("SELECT id, 'null' AS k FROM range(2)", "hive", "k")
 
 
 def _int96(table: Shared) -> str:
     return table.written("SELECT id, 'k' AS k, timestamp_micros(id) AS t FROM range(2)", "int96")
+
+
+def _elsewhere(shared: Shared, columns: str, files: str) -> Path:
+    """The newest metadata of a table of another catalog that these files were added to."""
+    hadoop = f"hadoop_{uuid4().hex[:8]}"
+    conf = sparks.session().conf
+    conf.set(f"spark.sql.catalog.{hadoop}", "org.apache.iceberg.spark.SparkCatalog")
+    conf.set(f"spark.sql.catalog.{hadoop}.type", "hadoop")
+    conf.set(f"spark.sql.catalog.{hadoop}.warehouse", f"file://{shared.folder}")
+    spark(f"CREATE TABLE {hadoop}.h.t {columns}")
+    source = f"`parquet`.`file://{shared.folder}/{files}`"
+    spark(f"CALL {hadoop}.system.add_files(table => 'h.t', source_table => '{source}')")
+    return max((shared.folder / "h/t/metadata").glob("v*.metadata.json"), key=lambda f: int(f.name[1:-14]))
 
 
 @pytest.mark.parametrize(
@@ -261,17 +337,17 @@ def _int96(table: Shared) -> str:
 def test_a_table_with_such_files_is_not_registered(
     there: There, shared: Shared, columns: str, files: Callable[[Shared], str], status: int, why: str
 ) -> None:
-    hadoop = f"hadoop_{uuid4().hex[:8]}"
-    conf = sparks.session().conf
-    conf.set(f"spark.sql.catalog.{hadoop}", "org.apache.iceberg.spark.SparkCatalog")
-    conf.set(f"spark.sql.catalog.{hadoop}.type", "hadoop")
-    conf.set(f"spark.sql.catalog.{hadoop}.warehouse", f"file://{shared.folder}")
-    spark(f"CREATE TABLE {hadoop}.h.t {columns}")
-    source = f"`parquet`.`file://{shared.folder}/{files(shared)}`"
-    spark(f"CALL {hadoop}.system.add_files(table => 'h.t', source_table => '{source}')")
-    newest = max((shared.folder / "h/t/metadata").glob("v*.metadata.json"), key=lambda f: int(f.name[1:-14]))
+    newest = _elsewhere(shared, columns, files(shared))
     before = shared.lake_snapshots()
     answer = register(there.server, shared.schema, "t", f"file://{newest}")
     assert answer.status_code == status, answer.text
     assert why in answer.json()["error"]["message"]
     assert shared.lake_snapshots() == before
+
+
+def test_a_table_with_values_in_directories_is_registered(there: There, shared: Shared) -> None:
+    files = shared.written("SELECT id, 'k' || id AS k FROM range(2)", "hive", "k")
+    newest = _elsewhere(shared, "(id BIGINT, k STRING) USING iceberg PARTITIONED BY (k)", files)
+    answer = register(there.server, shared.schema, "t", f"file://{newest}")
+    assert answer.status_code == 200, answer.text
+    assert shared.agreed() == [(0, "k0"), (1, "k1")]

@@ -453,6 +453,25 @@ def test_a_file_that_is_missing_is_not_served_until_it_is_there(served: Served) 
     assert story.agree().counts == [20]
 
 
+def test_rows_of_a_file_of_other_types_are_shown_once_they_are_inserted_again(served: Served) -> None:
+    """As the refusal says."""
+    story = served.story("anew", inlining=0, tables=()).run("CREATE TABLE t(a BIGINT)")
+    place = Adds(story).select("SELECT range::UINTEGER AS a FROM range(20)")
+    message = refusal(story)
+    assert f"file {place}: column a is stored as int32/uint32" in message
+    assert "Delete its rows in DuckDB and insert them again, in one transaction" in message
+    story.run(
+        "CREATE TEMP TABLE kept AS FROM t",
+        "BEGIN",
+        "DELETE FROM t",
+        "INSERT INTO t FROM kept",
+        "COMMIT",
+        "DROP TABLE kept",
+    )
+    story.tables = ("t",)
+    assert story.agree(without=story.changed_by()[0][:1]).counts == [20]
+
+
 def test_a_retype_is_refused_while_a_file_has_the_old_type(served: Served) -> None:
     story = served.story("retyped", inlining=0, tables=())
     story.run("CREATE TABLE t(i INTEGER)", "INSERT INTO t SELECT range FROM range(20)")

@@ -13,9 +13,11 @@ from uuid import uuid4
 
 from mergus.annex.file_facts import Part
 from mergus.catalog.delete_files import Drawer
-from mergus.ducklake import partition_keys, stats
+from mergus.ducklake import partition_keys, path_values, stats
 from mergus.ducklake.data_changes import NewFile
+from mergus.ducklake.mappings import NamesInPath
 from mergus.ducklake.partitions import Key
+from mergus.ducklake.path_values import FoundInPath
 from mergus.errors import BadRequest, Unsupported
 from mergus.iceberg.name_mapping import MappedField
 from mergus.iceberg.partition_spec import PartitionSpec, tuple_json
@@ -65,6 +67,8 @@ class PlannedFile:
     partition: dict[str, Any]
     mapping: tuple[MappedField, ...] = ()
     sort_order_id: int = 0
+    # columns that it does not have, and whose values DuckDB takes out of its path
+    names_in_path: NamesInPath = ()
     # its columns that are not the table's
     ignored: Ignored = field(default_factory=dict[tuple[int | None, str], tuple[Part, ...]])
 
@@ -82,19 +86,23 @@ def planned(terms: FileTerms, added: Added, columns: Sequence[Part] | None) -> P
         )
     mapping: tuple[MappedField, ...] = ()
     ignored: Ignored = {}
+    in_path: dict[int, FoundInPath] = {}
     if columns is not None and all(part.id is None for part in columns):
-        mapping, ignored = _mapping(terms, added, columns)
-    elif columns is not None:
-        _check_constants(terms, added, {part.id for top in columns for part in top.walk()})
+        mapping, in_path, ignored = _mapping(terms, added, columns)
+    elif columns is not None and _constants(terms, added, {part.id for top in columns for part in top.walk()}):
+        raise Unsupported(
+            f"Data file {file.file_path} has field ids, and values in its path, which DuckDB does not read then. {COPY}"
+        )
     new = NewFile(
         path=file.file_path,
         record_count=file.record_count,
         size_bytes=file.file_size_in_bytes,
-        stats=known,
+        stats={**known, **{i: found.stats for i, found in in_path.items()}},
         partition_values=texts or (),
         has_row_ids=_row_ids(columns) is not None,
     )
-    return PlannedFile(new, added.spec_id, _partition(terms, added), mapping, file.sort_order_id or 0, ignored)
+    names = tuple((i, found.name) for i, found in sorted(in_path.items()))
+    return PlannedFile(new, added.spec_id, _partition(terms, added), mapping, file.sort_order_id or 0, names, ignored)
 
 
 def _partition(terms: FileTerms, added: Added) -> dict[str, Any]:
@@ -121,21 +129,24 @@ def lacks_row_ids(columns: Sequence[Part]) -> bool:
     return found is not None and found.nulls
 
 
-def _mapping(terms: FileTerms, added: Added, columns: Sequence[Part]) -> tuple[tuple[MappedField, ...], Ignored]:
-    """Of the table's name mapping, the columns that the file has; and the columns that it has beside."""
+def _mapping(
+    terms: FileTerms, added: Added, columns: Sequence[Part]
+) -> tuple[tuple[MappedField, ...], dict[int, FoundInPath], Ignored]:
+    """Of the table's name mapping, the columns that the file has; those in its path; and the columns that it has
+    beside."""
     path = added.file.file_path
     if not terms.name_mapping:
         raise BadRequest(f"Data file {path} has no field ids, and the table has no schema.name-mapping.default")
     found = _named(terms, terms.name_mapping, None, columns)
     if not found:
         raise BadRequest(f"Data file {path} has no column that the table's name mapping knows")
-    _check_constants(terms, added, {field.id for top in found for field in top.walk()})
+    in_path = _constants(terms, added, {field.id for top in found for field in top.walk()})
     # as it will be when the table is shown
-    verdict = judge(columns, terms.schema, found, frozenset(), frozenset(terms.parents))
+    verdict = judge(columns, terms.schema, found, frozenset(), frozenset(terms.parents), tuple(in_path))
     misfit = verdict.misfit or _unmapped(terms, verdict.ignored)
     if misfit is not None:
         raise BadRequest(f"Data file {path} has no field ids, and cannot be taken as it is: {misfit}. {COPY}")
-    return found, verdict.ignored
+    return found, in_path, verdict.ignored
 
 
 def _unmapped(terms: FileTerms, ignored: Ignored) -> str | None:
@@ -161,20 +172,31 @@ def _named(
     return tuple(found)
 
 
-def _check_constants(terms: FileTerms, added: Added, there: Collection[int | None]) -> None:
-    """A column that a file does not have is to Iceberg's readers what the file's partition says, and NULL to DuckDB,
-    or the default of the column."""
+def _constants(terms: FileTerms, added: Added, there: Collection[int | None]) -> dict[int, FoundInPath]:
+    """A column that a file does not have is to Iceberg's readers what the file's partition says. To DuckDB it is NULL
+    or the default of the column, unless a mapping says that it is in the path of the file: that of a hive directory,
+    where it has to be the same. Raises Unsupported."""
+    in_path: dict[int, FoundInPath] = {}
+    file = added.file
     fields = {field.id: field for field in terms.schema.walk()}
     for by, value in zip(terms.specs[added.spec_id].fields, added.file.partition, strict=True):
         field = fields.get(by.source_id)
         if by.transform != "identity" or field is None or field.id in there:
             continue
-        if value is not None or field.initial_default is not None:
-            raise Unsupported(
-                f"Data file {added.file.file_path} has no column {field.name}: its value is that of the file's "
-                f"partition alone, which DuckDB does not read. {COPY}, or add a hive directory in DuckDB "
-                "(ducklake_add_data_files with hive_partitioning => true)"
-            )
+        if value is None and field.initial_default is None:
+            continue
+        kind = terms.columns.get(field.id)
+        if kind is not None and field.initial_default is None:
+            names = {by.name, field.name}
+            found = path_values.find_in_path(file.file_path, names, kind, value, file.record_count)
+            if found is not None:
+                in_path[field.id] = found
+                continue
+        raise Unsupported(
+            f"Data file {file.file_path} has no column {field.name}: its value is that of the file's partition alone, "
+            f"and DuckDB would not read the same out of its path. {COPY}"
+        )
+    return in_path
 
 
 async def looked_at(objects: Objects, added: Sequence[Added], places: Mapping[str, Location]) -> list[Sequence[Part]]:

@@ -129,6 +129,8 @@ async def plan(
     requirements.check(change.requirements, shown)
     update = table_update.apply(shown, change.updates, format_version=lake.settings.format_version)
     had = Columns(()) if table is None else table.reading.view.columns
+    hidden = [] if table is None else had.hidden_at(table.reading.head.snapshot_id)
+    hidden_columns.check_main(hidden, update.main)
     schema = update.schema_after(shown)
     columns = _column_changes(table, update, schema)
     after = _after(had, columns)
@@ -147,8 +149,7 @@ async def plan(
     if wider := {i for step in steps if isinstance(step, DataStep) for i in step.out_of_range}:
         made = _with_wider(made, had, wider)
         steps = await _steps(lake, made, shown, base, places, litter)
-    if table is not None:
-        hidden_columns.check_rows(had.hidden_at(table.reading.head.snapshot_id), steps)
+    hidden_columns.check_rows(hidden, steps)
     await check_mappings(lake, made, steps)
     brought = find_brought(steps, update, schema, shown, None if table is None else table.reading)
     await check_fit(lake.objects, schema, made.columns_after, _NEXT, brought)
@@ -323,8 +324,8 @@ async def check_mappings(lake: Lake, made: Plan, steps: Sequence[Step]) -> None:
     if made.table is not None:
         async with lake.read() as conn:
             known = await mappings.read(conn, made.table.reading.view.table.id)
-    for snapshot_id, fields in dict.fromkeys((snapshot_id, file.mapping) for snapshot_id, file in added):
-        known = known.with_file(fields, made.columns_after, snapshot_id)
+    for at, fields, in_path in dict.fromkeys((at, file.mapping, file.names_in_path) for at, file in added):
+        known = known.with_file(fields, made.columns_after, at, in_path)
     ignored = dict({} if made.table is None else made.table.reading.examined.ignored)
     for _, file in added:
         ignored |= file.ignored

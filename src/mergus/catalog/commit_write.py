@@ -257,9 +257,13 @@ async def _new_file(w: Writing, planned: PlannedFile) -> NewFile:
     if file.partition_values and w.partition_id is not None:
         file = replace(file, partition_id=w.partition_id)
     if planned.mapping:
-        columns = w.plan.columns_after.columns
-        file = replace(file, mapping_id=await mappings.add_mapping(w.tx, w.table_id, planned.mapping, columns))
+        file = replace(file, mapping_id=await _mapping_id(w, planned))
     return file
+
+
+async def _mapping_id(w: Writing, planned: PlannedFile) -> int:
+    columns = w.plan.columns_after.columns
+    return await mappings.add_mapping(w.tx, w.table_id, planned.mapping, columns, planned.names_in_path)
 
 
 async def _restore(w: Writing, step: RestoreStep) -> None:

@@ -3,7 +3,7 @@
 A client knows nothing of a hidden column, so no file of its has a value for it. What must hold: no commit takes a value
 of a hidden column away, and a row that a client appends has what an INSERT would put there that does not name the
 column. Deleting rows is harmless: DuckLake keeps their files. A commit that deletes rows and adds some rewrites them
-for all that can be known (copy-on-write, UPDATE, MERGE, compaction), and is refused.
+for all that can be known (copy-on-write, UPDATE, MERGE, compaction), and is refused; so is one that replaces the table.
 """
 
 from collections.abc import Sequence
@@ -30,6 +30,16 @@ def check_fields(hidden: Sequence[Column], shown: Schema, wanted: Schema) -> Non
                 f"Column {field.name} cannot be added: the table has a hidden column {_text(other)}. Choose another "
                 "name, or drop or rename the hidden column in DuckDB"
             )
+
+
+def check_main(hidden: Sequence[Column], main: Sequence[object]) -> None:
+    """Raises Unsupported for a commit that starts the table anew, as CREATE OR REPLACE TABLE does: it takes main away
+    first, which is a None among the steps of `main`."""
+    if hidden and any(step is None for step in main):
+        raise Unsupported(
+            f"The table has hidden columns, which a commit that replaces its content would lose: "
+            f"{', '.join(map(_text, hidden))}. Drop these columns in DuckDB first, or drop the table and create it"
+        )
 
 
 def check_rows(hidden: Sequence[Column], steps: Sequence[object]) -> None:

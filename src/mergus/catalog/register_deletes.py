@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 
 from mergus.catalog.commit_data import check_positions
 from mergus.catalog.register_files import Adoption, Looked
-from mergus.errors import BadRequest
+from mergus.errors import BadRequest, Unsupported
 from mergus.iceberg.manifest import EQUALITY_DELETES, DataFile
 from mergus.iceberg.metadata_parse import plain
 from mergus.iceberg.partition_spec import PartitionSpec
@@ -107,6 +107,12 @@ class Deletes:
             return {}
         adoption, specs = self._adoption, self._adoption.table.written_specs
         fields = {f.id: f for f in adoption.table.schema.fields}
+        ids = {i for one in by_value for i in one.file.equality_ids or ()}
+        if apart := [one.path for one in data if any(i in ids for i, _ in one.planned.names_in_path)]:
+            raise Unsupported(
+                f"Equality deletes cannot be resolved: data file {apart[0]} has values of their columns in its path. "
+                "Compact the table first"
+            )
         candidates = [
             Candidate.of(
                 _told_apart(specs, one.given), one.given.spec_id, one.given.sequence_number, one.planned.mapping or None

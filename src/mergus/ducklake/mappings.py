@@ -16,7 +16,7 @@ table's: UINT_32 under int64, a decimal of smaller scale, timestamps in millisec
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from mergus.ducklake.columns import Column, Columns, Unrepresentable
 from mergus.ducklake.commit import Commit
@@ -45,7 +45,7 @@ INSERT: Final = """
 """
 INSERT_SOURCE: Final = """
     INSERT INTO ducklake_name_mapping (mapping_id, column_id, source_name, target_field_id, parent_column, is_partition)
-    VALUES (%(id)s, %(ordinal)s, %(name)s, %(target)s, %(parent)s, false)
+    VALUES (%(id)s, %(ordinal)s, %(name)s, %(target)s, %(parent)s, %(is_partition)s)
 """
 
 BY_NAME: Final = "map_by_name"
@@ -55,6 +55,8 @@ NEW: Final = -1
 # what DuckLake calls the elements of every list
 LIST_ELEMENT: Final = "list"
 _KEY_AND_VALUE: Final = {KEY, VALUE}
+# columns by id, and what they are called in the path of a file
+NamesInPath: TypeAlias = tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +105,12 @@ class Mappings:
         found = {m.id: tuple(sorted(s.target for s in m.sources if s.is_partition)) for m in self.mappings}
         return {mapping_id: ids for mapping_id, ids in found.items() if ids}
 
-    def with_file(self, fields: Sequence[MappedField], columns: Columns, snapshot_id: int) -> "Mappings":
+    def with_file(
+        self, fields: Sequence[MappedField], columns: Columns, snapshot_id: int, in_path: NamesInPath = ()
+    ) -> "Mappings":
         """As they will be with a file that comes with that snapshot, the newest; the columns are as they will be then,
-        too. The fields are as in `add_mapping`."""
-        sources = tuple(_sources(fields, {c.id: c.type for c in columns.columns}))
+        too. The fields and `in_path` are as in `add_mapping`."""
+        sources = tuple(_sources(fields, {c.id: c.type for c in columns.columns}, in_path))
         like = next((m for m in self.mappings if (m.type, m.sources) == (BY_NAME, sources)), None)
         first = snapshot_id if like is None else like.first
         one = FileMapping(NEW if like is None else like.id, first, snapshot_id, BY_NAME, sources)
@@ -144,14 +148,17 @@ async def read(conn: Conn, table_id: int) -> Mappings:
     )
 
 
-async def add_mapping(tx: Commit, table_id: int, fields: Sequence[MappedField], columns: Sequence[Column]) -> int:
+async def add_mapping(
+    tx: Commit, table_id: int, fields: Sequence[MappedField], columns: Sequence[Column], in_path: NamesInPath = ()
+) -> int:
     """The id of the mapping that says this of a file, one of the table's own if there is an equal one.
 
     `fields` are the columns that the file has, each with the one name that it has there: DuckDB looks for no other, and
     takes a column for NULL whose name it does not find. `columns` are all that the table ever had: one that was dropped
-    stays so. Raises ValueError if a field has several names or was never a column of the table.
+    stays so. `in_path` are columns that the file does not have, and whose values DuckDB takes out of its path. Raises
+    ValueError if a field has several names or was never a column of the table.
     """
-    sources = _sources(fields, {c.id: c.type for c in columns})
+    sources = _sources(fields, {c.id: c.type for c in columns}, in_path)
     rows = await (await tx.conn.execute(READ_ALL, {"table_id": table_id, "type": BY_NAME})).fetchall()
     known: defaultdict[int, list[Source]] = defaultdict(list)
     for mapping_id, *source in rows:
@@ -161,13 +168,16 @@ async def add_mapping(tx: Commit, table_id: int, fields: Sequence[MappedField], 
             return mapping_id
     (mapping_id,) = tx.next_file_ids(1)
     await tx.conn.execute(INSERT, {"id": mapping_id, "table_id": table_id, "type": BY_NAME})
-    named = [{"ordinal": s.ordinal, "parent": s.parent, "name": s.name, "target": s.target} for s in sources]
+    named = [
+        {"ordinal": s.ordinal, "parent": s.parent, "name": s.name, "target": s.target, "is_partition": s.is_partition}
+        for s in sources
+    ]
     async with tx.conn.cursor() as cursor:
         await cursor.executemany(INSERT_SOURCE, [{"id": mapping_id, **row} for row in named])
     return mapping_id
 
 
-def _sources(fields: Sequence[MappedField], kinds: Mapping[int, str]) -> list[Source]:
+def _sources(fields: Sequence[MappedField], kinds: Mapping[int, str], in_path: NamesInPath) -> list[Source]:
     """Numbered from 0, each before what is below it, as DuckLake does."""
     found: list[Source] = []
 
@@ -183,4 +193,5 @@ def _sources(fields: Sequence[MappedField], kinds: Mapping[int, str]) -> list[So
 
     for field in fields:
         add(field, None)
+    found += [Source(len(found) + n, None, name, i, is_partition=True) for n, (i, name) in enumerate(in_path)]
     return found

@@ -73,7 +73,7 @@ def _text(spec: PartitionSpec, partition: Sequence[PartitionValue], key: Key, ki
             return None if kind == _IN_A_ZONE or not isinstance(value, int) else (_part(field.transform, value, key),)
         if key.transform != "identity":
             return (str(value),)
-        text = _identity(kind, value)
+        text = identity_text(kind, value)
         return None if text is None else (text,)
     return None
 
@@ -88,7 +88,8 @@ def _part(transform: str, ordinal: int, key: Key) -> str | None:
     return str({"year": day.year, "month": day.month, "day": day.day, "hour": hour}[key.transform])
 
 
-def _identity(kind: str, value: PartitionValue) -> str | None:
+def identity_text(kind: str, value: PartitionValue) -> str | None:
+    """As DuckDB prints a value of that type; None if that is not certain."""
     match value:
         case bool():
             return "true" if value else "false"

@@ -163,7 +163,8 @@ async def read(
     if hidden := found.hidden_at(upto):
         served[HIDDEN_COLUMNS] = orjson.dumps({c.name: c.type for c in hidden}).decode()
     if names:
-        served[PROPERTY] = name_mapping_json(suspects.with_ignored(names, examined.ignored))
+        every = suspects.with_path_names(names, added, examined.ignored, now)
+        served[PROPERTY] = name_mapping_json(suspects.with_ignored(every, examined.ignored))
     if _reads_slowly(now, found, examined):
         served[VECTORISED] = "false"
     if table.comment:

@@ -69,6 +69,8 @@ _NO_FIELD_IDS: Final = (
     "Iceberg's readers do not. Write its rows anew in DuckDB, with CALL ducklake_merge_adjacent_files or CREATE TABLE "
     "... AS FROM ..."
 )
+# A file that DuckLake rewrites keeps the types of the old one.
+_ANEW: Final = "Delete its rows in DuckDB and insert them again, in one transaction"
 _STORED: Final = frozenset[str]().union(*_READ_AS.values())
 
 
@@ -143,7 +145,8 @@ async def examine(
                     own = None if file.mapping_id is None else mapped[file.mapping_id]
                     there = in_path.get(file.mapping_id, ()) if file.mapping_id is not None else ()
                     found = judge(looked_at[file.id], schema, own, retyped, ids, there)
-                    verdicts[key] = replace(found, misfit=found.misfit or why_not_ignored(found.ignored, names))
+                    why = why_not_ignored(found.ignored, names)
+                    verdicts[key] = replace(found, misfit=why if found.misfit is None else f"{found.misfit}. {_ANEW}")
                     for name, parts in found.ignored.items():
                         ignored[name] = tuple(dict.fromkeys((*ignored.get(name, ()), *parts)))
                 verdict = verdicts[key]
@@ -209,7 +212,7 @@ def judge(
             with_ids = any(p.id is not None for part in parts for p in part.walk())
             found = list(_mapped(parts, own, ids if with_ids else None, (), None, ignored))
             if with_ids and in_path:
-                return Verdict(f"it has field ids, and values in its path. {COPY_ROWS}")
+                return Verdict("it has field ids, and values in its path")
             _check_required(schema.fields, {column_id: part for _, part, column_id in found}, in_path)
         slowly = [_reads_slowly(path, part, fields[i]) for path, part, i in found if i in fields]
     except _Misfit as e:
@@ -246,6 +249,22 @@ def with_ignored(names: Sequence[MappedField], ignored: Ignored) -> tuple[Mapped
         return (*known, *(unknown(name, parts) for name, parts in more))
 
     return level(names, None) if ignored else tuple(names)
+
+
+def with_path_names(
+    names: Sequence[MappedField], mappings: Mappings, ignored: Ignored, now: Schema
+) -> tuple[MappedField, ...]:
+    """A name mapping that also has the columns in paths, by their names there: files may be added that have them. Not
+    one whose name is something else in a file, or now."""
+    taken = {folded(name) for field in names for name in field.names}
+    taken |= {folded(name) for parent, name in ignored if parent is None}
+    owners = {folded(field.name): field.id for field in now.fields}
+    found = {field.id: field for field in names}
+    for source in (source for mapping in mappings.mappings for source in mapping.sources if source.is_partition):
+        name = folded(source.name)
+        if name not in taken and owners.get(name, source.target) == source.target:
+            found.setdefault(source.target, MappedField(source.target, (source.name,)))
+    return tuple(found.values())
 
 
 def judge_columns(parts: Sequence[Part], schema: Schema, ids: frozenset[int]) -> Verdict:
