@@ -86,6 +86,14 @@ def states(history: dict[int, Rows]) -> list[Rows]:
     return [rows for rows, _ in groupby(history.values()) if rows]
 
 
+def test_trino_lists_the_entries_of_files_that_duckdb_wrote(engine: Trino, db: duckdb.DuckDBPyConnection) -> None:
+    """Trino reads the sort order of every data file there, and does not expect one that is missing."""
+    db.execute("CREATE SCHEMA entered; CREATE TABLE entered.t AS SELECT range AS id FROM range(1000)")
+    engine.query("INSERT INTO entered.t VALUES 1000")
+    found = engine.query('SELECT data_file.sort_order_id FROM entered."t$entries"')
+    assert found == [(0,), (0,)]
+
+
 def test_statements_of_trino_leave_the_same_rows_in_duckdb(engine: Trino, db: duckdb.DuckDBPyConnection) -> None:
     engine.query("CREATE SCHEMA s")
     engine.query("CREATE TABLE s.t (id integer, name varchar) WITH (format = 'PARQUET')")
