@@ -517,3 +517,19 @@ def test_a_request_that_is_sent_again_is_answered_again(
     assert again.status_code == 200
     assert again.json() == gone.json()
     assert before != everything(lake)
+
+
+def test_a_table_is_shown_that_comes_back_while_the_listener_still_looks_at_its_drop(
+    lake: TestLake, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The listener finds that the table is gone. Who brings it back meanwhile does not get that for an answer."""
+    with servers.server(lake.settings, tmp_path_factory.mktemp("listening"), listener=servers.LISTENER) as server:
+        assert server.create("back_and_forth").status_code == 200
+        tables = f"{server.path('back_and_forth')}/tables"
+        for _ in range(30):
+            made = server.http.post(tables, json={"name": "t", "schema": {"type": "struct", "fields": FIELDS}})
+            assert made.status_code == 200, made.text
+            gone = server.http.post(f"{tables}/t/unregister")
+            back = register(server, "back_and_forth", "t", gone.json()["metadata-location"])
+            assert back.status_code == 200, back.text
+            assert server.http.delete(f"{tables}/t").status_code == 204

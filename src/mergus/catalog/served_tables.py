@@ -99,13 +99,19 @@ class ServedTables:
 
     async def _answer(self, table_id: int, head: Head, patience: float) -> Answer:
         """Requests that miss at once wait for one piece of work; one that began before may have read too old a state,
-        and is not enough."""
+        and is not enough. Nor is its failure: a table that has come back did not exist in that state."""
+        began_before = self._working.get(table_id)
         while True:
             if (kept := self.cache.answer(table_id)) is not None:
                 return kept
             task = _only(self._working, table_id, lambda: self._make(table_id, patience))
-            # a client that goes away does not take the work from others
-            answer = await asyncio.shield(task)
+            try:
+                # a client that goes away does not take the work from others
+                answer = await asyncio.shield(task)
+            except ApiError:
+                if task is began_before:
+                    continue
+                raise
             is_new = (answer.head.epoch, answer.head.snapshot_id) >= (head.epoch, head.snapshot_id)
             if is_new and answer.generation == self.cache.generation:
                 return answer
