@@ -124,7 +124,8 @@ def test_namespaces_and_tables_are_those_of_then(server: Server, lake: TestLake,
     assert namespaces(one) == ["then", "then_more", "then_one"]
     assert namespaces(one, parent="then") == ["below"]
     assert namespaces(newest(lake)) == ["then_last", "then_more"]
-    assert at(server, one, "namespaces/then_one").json()["properties"]["location"].endswith("/then_one/")
+    ((uuid,),) = lake.sql("SELECT schema_uuid FROM ducklake_schema WHERE schema_name = 'then_one'")
+    assert at(server, one, "namespaces/then_one").json()["properties"]["location"].endswith(f"/schemas/{uuid}/")
     assert at(server, one, "namespaces/then_more").json()["properties"]["owner"] == "me"
     assert at(server, one, "namespaces/then%1Fbelow").status_code == 200
     for name in ("then_last", "never"):

@@ -1,11 +1,13 @@
 """Dropped tables over HTTP: which can come back, how one does, and what is refused with nothing written."""
 
+from collections.abc import Iterator
 from uuid import uuid4
 
 import duckdb
 import httpx
 import pytest
 
+from tests.support import servers
 from tests.support.commits import Json, create, everything, in_duckdb, new_table, rows
 from tests.support.lakes import TestLake
 from tests.support.loads import Bucket, get, load, url
@@ -27,6 +29,13 @@ def dropped(server: Server, schema: str, **params: str | int) -> list[Json]:
 
 def undrop(server: Server, schema: str, name: str = "t", **more: object) -> httpx.Response:
     return server.http.post(f"{where(schema)}/undrop", json={"name": name, **more})
+
+
+@pytest.fixture(scope="module")
+def server(lake: TestLake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Without a listener: tests compare all that is in Postgres before a refusal and after it."""
+    with servers.server(lake.settings, tmp_path_factory.mktemp("server"), listener="off") as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
