@@ -16,6 +16,7 @@ from pyiceberg.table import StaticTable
 
 from mergus.embedded.postgres import Postgres
 from mergus.embedded.state import StateDir
+from mergus.materialise.layout import metadata_as_of
 from mergus.setup import initialise
 from tests.concurrency.test_load_table import nobody_in
 from tests.support import lakes, listeners, servers
@@ -139,11 +140,10 @@ def test_another_takes_over_from_one_that_is_paused_which_does_no_harm_afterward
 
 def newest_on_storage(lake: TestLake, table: str) -> int:
     """The newest snapshot of the lake that the table's newest metadata file knows of."""
-    query = """SELECT split_part(reverse(split_part(reverse(location), '/', 1)), '-', 2)::bigint
-               FROM metadata_file JOIN ducklake_table t USING (table_id)
+    query = """SELECT location FROM metadata_file JOIN ducklake_table t USING (table_id)
                WHERE t.table_name = %s AND t.end_snapshot IS NULL ORDER BY version DESC LIMIT 1"""
-    ((found,),) = lake.sql(query, table)
-    return found
+    ((location,),) = lake.sql(query, table)
+    return metadata_as_of(location)
 
 
 def wait_for_storage(lake: TestLake, table: str, snapshot_id: int, seconds: float) -> None:
