@@ -19,33 +19,17 @@ import duckdb
 from mergus.config import Settings, hide_password
 from mergus.ducklake import session
 from mergus.ducklake.columns import Unrepresentable
-from mergus.ducklake.view_kinds import Columns, kind_of
+from mergus.ducklake.view_kinds import PLAIN_TYPES, Columns, kind_of
 from mergus.errors import ServiceUnavailable, SetupError
 from mergus.iceberg.schema import Field, List, Map, Schema, Struct, Type
 from mergus.iceberg.schema_parse import MAX_DEPTH, with_fresh_ids
 
-PRIMITIVES: Final = {
-    "boolean": "boolean",
-    "tinyint": "int",
-    "smallint": "int",
-    "integer": "int",
-    "utinyint": "int",
-    "usmallint": "int",
-    "bigint": "long",
-    "uinteger": "long",
-    "ubigint": "decimal(20, 0)",
-    # the type of every sum of integers; what has 39 digits it cannot hold
-    "hugeint": "decimal(38, 0)",
+PRIMITIVES: Final = PLAIN_TYPES | {
     "float": "float",
-    "double": "double",
-    "date": "date",
     "time": "time",
-    "timestamp": "timestamp",
     "timestamp_s": "timestamp",
     "timestamp_ms": "timestamp",
     "timestamp_ns": "timestamp_ns",
-    "timestamp with time zone": "timestamptz",
-    "varchar": "string",
     "enum": "string",
     "blob": "binary",
     "uuid": "uuid",

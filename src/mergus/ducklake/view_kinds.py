@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-# Types of DuckDB's results, and of Iceberg's columns that hold them.
-_PLAIN: Final = {
+# Types of DuckDB's results that other engines compare and order alike, and of Iceberg's columns that hold them.
+PLAIN_TYPES: Final = {
     "boolean": "boolean",
     "tinyint": "int",
     "smallint": "int",
@@ -22,6 +22,7 @@ _PLAIN: Final = {
     "bigint": "long",
     "uinteger": "long",
     "ubigint": "decimal(20, 0)",
+    # the type of every sum of integers; what has 39 digits it cannot hold
     "hugeint": "decimal(38, 0)",
     "double": "double",
     "date": "date",
@@ -85,8 +86,8 @@ def kind_of(kind: Any) -> Kind:  # noqa: ANN401  (DuckDB's type)
         digits = dict(kind.children)
         return Kind(f"decimal({digits['precision']}, {digits['scale']})")
     # a type with a name of its own may have operators of its own
-    if kind.id in _PLAIN and str(kind).lower() == kind.id:
-        return Kind(_PLAIN[kind.id])
+    if kind.id in PLAIN_TYPES and str(kind).lower() == kind.id:
+        return Kind(PLAIN_TYPES[kind.id])
     return Kind(str(kind), is_plain=False)
 
 
