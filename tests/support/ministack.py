@@ -33,16 +33,16 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mergus-tests"
 
 
-def installed() -> Path:
-    """The program; installed first if it is not there. Processes that install at once do not meet."""
-    place = cache() / f"ministack-{VERSION}-py{sys.version_info[0]}.{sys.version_info[1]}"
-    program = place / "bin/ministack"
-    if not program.exists():
+def install_package(name: str, version: str) -> Path:
+    """The environment that has this package alone, in the user's cache directory; made first if it is not there.
+    Processes that install at once do not meet."""
+    place = cache() / f"{name}-{version}-py{sys.version_info[0]}.{sys.version_info[1]}"
+    if not place.exists():
         draft = place.with_name(f"{place.name}.{uuid4().hex}")
         uv = str(Path(sys.executable).with_name("uv"))
         # scripts name the interpreter by its whole path: the environment must not move once it is made
         subprocess.run([uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, str(draft)], check=True)
-        install = [uv, "pip", "install", "--quiet", "--python", str(draft / "bin/python"), f"ministack=={VERSION}"]
+        install = [uv, "pip", "install", "--quiet", "--python", str(draft / "bin/python"), f"{name}=={version}"]
         # behind a proxy that signs for itself only the system's certificates are right
         if subprocess.run(install, check=False).returncode:
             subprocess.run([*install, "--system-certs"], check=True)
@@ -50,7 +50,12 @@ def installed() -> Path:
             draft.rename(place)
         except OSError:
             shutil.rmtree(draft)
-    return program
+    return place
+
+
+def installed() -> Path:
+    """The program; installed first if it is not there."""
+    return install_package("ministack", VERSION) / "bin/ministack"
 
 
 @contextmanager
