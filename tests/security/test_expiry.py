@@ -64,7 +64,7 @@ def test_keys_have_half_of_their_life_left_when_they_are_given_out(server: Serve
 
 
 def test_a_long_read_by_spark_goes_on(lake: TestLake, server: Server) -> None:
-    """Each file is read by a task that takes its time, and the keys at the end are not those of the beginning."""
+    """One task reads all files for longer than a key lives, so that it fetches new keys on the way."""
     name = spark.catalog(lake.settings, server.uri)
     conf = {
         "header.X-Iceberg-Access-Delegation": "vended-credentials",
@@ -73,10 +73,12 @@ def test_a_long_read_by_spark_goes_on(lake: TestLake, server: Server) -> None:
     }
     for key, value in conf.items():
         spark.session().conf.set(f"spark.sql.catalog.{name}.{key}", value)
-    # one task reads the files one after the other, and opens each when it has done with the last
+    # The hint makes one task read all files, however many splits Spark plans. The task opens a file when it has read
+    # the one before it.
     query = f"""
         SELECT count(*), count(DISTINCT i), max(slept) FROM (
-            SELECT i, reflect('java.lang.Thread', 'sleep', CAST(25 AS BIGINT)) AS slept FROM {name}.main.t)
+            SELECT i, reflect('java.lang.Thread', 'sleep', CAST(25 AS BIGINT)) AS slept FROM (
+                SELECT /*+ COALESCE(1) */ i FROM {name}.main.t))
     """
     began = time.monotonic()
     (row,) = spark.session().sql(query).collect()
