@@ -75,3 +75,5 @@ fi
 shift
 export PATH="$venv/bin:$PATH"
 unset PYTHONHOME
+# without compiled modules each process compiles every module that it imports, which takes most of its start
+unset PYTHONDONTWRITEBYTECODE
