@@ -17,7 +17,7 @@ from subprocess import TimeoutExpired
 from mergus import faults
 from mergus.process import end_with_parent
 
-IMPORTED = ["mergus.app", "mergus.cli", "mergus.listen", "mergus.serve", __name__]
+PRELOADED = ["tests.support.preloaded", __name__]
 
 
 class Forked:
@@ -54,7 +54,7 @@ class Forked:
 @cache
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED)
+    context.set_forkserver_preload(PRELOADED)
     return context
 
 

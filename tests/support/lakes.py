@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
+from functools import cache
 from typing import Any
 from uuid import uuid4
 
@@ -27,6 +28,9 @@ Row = tuple[Any, ...]
 
 WITH_ROLES = os.environ.get("MERGUS_TEST_ROLES", "0") != "0"
 PASSWORD = "of-every-role"
+TEMPLATE = "mergus_test_template"
+# settings that decide what the set-up of a lake writes
+SET_UP_WITH = {"data_path", "warehouse", "metadata_schema"}
 
 
 def backend_settings() -> Settings:
@@ -36,16 +40,39 @@ def backend_settings() -> Settings:
 
 
 @contextmanager
-def database() -> Iterator[str]:
-    """A fresh Postgres database; its DSN."""
+def database(template: str = "template1") -> Iterator[str]:
+    """A new Postgres database, copied from a template; its DSN."""
     dsn = backend_settings().dsn
     name = f"t_{uuid4().hex[:16]}"
     with psycopg.connect(dsn, autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        admin.execute(create.format(sql.Identifier(name), sql.Identifier(template)))
         try:
-            yield dsn.rsplit("/", 1)[0] + f"/{name}"
+            yield _dsn_of(name)
         finally:
             admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def _dsn_of(database: str) -> str:
+    return backend_settings().dsn.rsplit("/", 1)[0] + f"/{database}"
+
+
+@cache
+def _template() -> str:
+    """The database that lakes are copied from; whichever process of the suite comes first sets it up.
+
+    A copy takes a tenth of the time of a set-up, which creates 50 tables and 40 indexes through DuckDB and migrations.
+    """
+    with psycopg.connect(backend_settings().dsn, autocommit=True) as admin:
+        admin.execute("SELECT pg_advisory_lock(hashtext('template of the test lakes'))")
+        if admin.execute("SELECT FROM pg_database WHERE datname = %s", (TEMPLATE,)).fetchone() is None:
+            draft = f"{TEMPLATE}_{uuid4().hex[:16]}"
+            admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(draft)))
+            initialise(settings_for(_dsn_of(draft)), quiet)
+            # under its own name only when it is complete
+            rename = sql.SQL("ALTER DATABASE {} RENAME TO {}")
+            admin.execute(rename.format(sql.Identifier(draft), sql.Identifier(TEMPLATE)))
+    return TEMPLATE
 
 
 def settings_for(dsn: str, **changes: object) -> Settings:
@@ -95,6 +122,13 @@ class TestLake:
             answered = cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
             return cursor.fetchall() if answered else []
 
+    def become_another(self, data_path: str | None) -> None:
+        """Gives a copy of the template what no two lakes share: where data goes, a key, the time of set-up."""
+        self.sql("UPDATE ducklake_metadata SET value = %s WHERE key = 'data_path'", data_path)
+        self.sql("UPDATE catalog SET token_key = uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())")
+        self.sql("UPDATE ducklake_snapshot SET snapshot_time = now()")
+        self.sql("UPDATE ducklake_schema SET schema_uuid = gen_random_uuid()")
+
     def snapshots(self) -> list[Row]:
         """(id, schema_version, next_catalog_id, next_file_id, changes_made), oldest first."""
         return self.sql(
@@ -120,10 +154,15 @@ def plain_lake(dsn: str, **changes: object) -> Settings:
 @contextmanager
 def lake(with_roles: bool = WITH_ROLES, /, **changes: Any) -> Iterator[TestLake]:
     """A set-up lake that goes away with its database."""
-    with _roles() as names, database() as dsn:
+    # DuckDB spells the path of a local directory in its own way, and schemas of other names are set up anew
+    is_copy = not changes.keys() & SET_UP_WITH
+    with _roles(with_roles) as names, database(_template() if is_copy else "template1") as dsn:
         made = TestLake(settings_for(dsn, **changes))
-        initialise(made.settings, quiet)
-        if with_roles:
+        if is_copy:
+            made.become_another(made.settings.data_path)
+        else:
+            initialise(made.settings, quiet)
+        if names is not None:
             made.sql(script(made.settings, names))
             for name in astuple(names):
                 made.sql(f"ALTER ROLE \"{name}\" PASSWORD '{PASSWORD}'")
@@ -132,8 +171,11 @@ def lake(with_roles: bool = WITH_ROLES, /, **changes: Any) -> Iterator[TestLake]
 
 
 @contextmanager
-def _roles() -> Iterator[Roles]:
+def _roles(wanted: bool) -> Iterator[Roles | None]:
     """A lake's own, which go when the database is gone that knows them: roles are there in all databases."""
+    if not wanted:
+        yield None
+        return
     start = f"r {uuid4().hex[:16]}"
     names = Roles(*(f"{start} {name}" for name in ("owner", "server", "writer", "reader")))
     try:
