@@ -1,11 +1,12 @@
 import logging
+import subprocess
 from collections.abc import Iterator
 
 import duckdb
 import pytest
 from hypothesis import settings
 
-from tests.support import lakes, servers
+from tests.support import lakes, servers, spark
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
@@ -27,6 +28,26 @@ HEAVY = (
     "tests/test_guide.py",
 )
 
+# Run by `./scripts/test --unit`, but for tests in these places that have a lake or are marked `integration`.
+UNIT = (
+    "tests/access/",
+    "tests/catalog/",
+    "tests/ducklake/",
+    "tests/iceberg/",
+    "tests/materialise/",
+    "tests/pipeline/test_canonical.py",
+    "tests/pipeline/test_definition.py",
+    "tests/pipeline/test_history.py",
+    "tests/pipeline/test_imports_parts.py",
+    "tests/pipeline/test_stats_texts.py",
+    "tests/storage/",
+    "tests/test_documents.py",
+    "tests/test_shared.py",
+)
+
+# fixtures that set up lakes
+LAKES = {"lake", "pair"}
+
 # a line for each request of a test would hide what a failure has to say
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
@@ -39,6 +60,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(HEAVY):
             item.add_marker("heavy")
+        if item.nodeid.startswith(UNIT) and not item.get_closest_marker("integration") and not _needs_lake(item):
+            item.add_marker("unit")
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    # the long ones first, so that no process works alone at the end
+    items.sort(key=lambda item: item.get_closest_marker("unit") is not None)
+
+
+def _needs_lake(item: pytest.Item) -> bool:
+    return not LAKES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def _group(item: pytest.Item) -> str:
+    """Tests of one group run in one process: those that share the lake and the servers of their module."""
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    versions = [str(params[name]) for name in ("served", "sharing") if name in params]
+    return " ".join([item.nodeid.split("::")[0], *versions])
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +97,25 @@ def db(lake: TestLake) -> Iterator[duckdb.DuckDBPyConnection]:
     session = lake.duckdb()
     yield session
     session.close()
+
+
+class SharedSpark:
+    """Launches the Spark process that all processes of a distributed run connect to."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: object) -> None:
+        if self._process is None:
+            self._process = spark.launch()
+
+    def pytest_unconfigure(self) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait(30)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SharedSpark())

@@ -16,8 +16,6 @@ from tests.support import spark as sparks
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 GUIDE = Path(__file__).parents[1] / "GUIDE.md"
 CELL = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -17,6 +17,8 @@ from tests.support import lakes
 from tests.support.lakes import TestLake
 from tests.support.listeners import samples
 
+pytestmark = pytest.mark.integration
+
 SECONDS = 20.0
 BEHIND = "SELECT FROM ducklake_snapshot WHERE snapshot_id > (SELECT done_id FROM listener)"
 

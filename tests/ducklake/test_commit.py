@@ -42,6 +42,7 @@ def drop(name: str) -> Callable[[Pool], Awaitable[None]]:
     return work
 
 
+@pytest.mark.integration
 def test_our_rows_are_those_that_duckdb_writes() -> None:
     names = ["plain", 'we,ird"q', "a.b", "ünï", "with space"]
     with lakes.lake() as theirs, lakes.lake() as ours:
@@ -91,6 +92,7 @@ def test_a_failing_commit_leaves_nothing(lake: TestLake) -> None:
     assert lake.sql("SELECT FROM ducklake_schema WHERE schema_name = 'half'") == []
 
 
+@pytest.mark.integration
 def test_h46_snapshot_times_do_not_go_back_after_a_clock_step() -> None:
     with lakes.lake() as lake:
         lake.sql("UPDATE ducklake_snapshot SET snapshot_time = now() + interval '1 hour'")
@@ -142,6 +144,7 @@ def test_a_reader_is_never_blocked_by_the_lock(lake: TestLake, db: duckdb.DuckDB
     with_pool(lake, work)
 
 
+@pytest.mark.integration
 def test_h25_nothing_is_written_once_the_catalog_is_of_another_version() -> None:
     with lakes.lake() as lake:
         lake.sql("UPDATE ducklake_metadata SET value = '1.1' WHERE key = 'version'")

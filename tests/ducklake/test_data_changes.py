@@ -659,6 +659,7 @@ def test_nothing_to_write_writes_nothing(lake: TestLake, table: Table) -> None:
     assert lake.snapshots() == before
 
 
+@pytest.mark.integration
 def test_very_many_files() -> None:
     count, width = 100_000, 5
     with lakes.lake() as lake:

@@ -140,6 +140,7 @@ def test_h4_rows_stay_in_the_version_that_they_were_put_into(lake: TestLake, db:
     assert everything == Live(3, first, first + 5)
 
 
+@pytest.mark.integration
 def test_an_inlined_table_that_was_made_late_has_the_columns_of_its_time() -> None:
     """A fresh DuckDB session shows the default instead of x."""
     with lakes.lake() as lake:
@@ -230,6 +231,7 @@ def test_h49_a_name_that_postgres_would_cut_is_not_inlined(lake: TestLake, db: d
     assert db.execute("SELECT count(*) FROM ducklake_list_files('lake', 'long_name')").fetchall() == [(1,)]
 
 
+@pytest.mark.integration
 def test_the_metadata_may_be_in_another_schema() -> None:
     with lakes.lake(metadata_schema="Else where") as lake, lake.duckdb() as db:
         db.execute("CREATE TABLE t(i INTEGER)")

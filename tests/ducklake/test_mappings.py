@@ -188,7 +188,7 @@ def test_a_mapping_that_is_not_whole_is_refused(mapping: FileMapping, reason: st
         Mappings([mapping]).name_mapping(kinds)
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.integration
 def test_h38_spark_and_pyiceberg_read_an_added_file_as_duckdb_does(
     lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:

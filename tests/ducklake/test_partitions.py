@@ -568,7 +568,7 @@ def test_names_are_unique_and_no_other_column_s(table: Table) -> None:
     assert [(f.name, f.transform) for f in renamed] == [("laenge", "identity")]
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.integration
 def test_java_takes_every_spec(table: Table) -> None:
     nasty(table)
     jvm: Any = sparks.session()._jvm

@@ -20,11 +20,13 @@ def test_published_extensions_load_by_path_and_by_name(tmp_path: Path) -> None:
         by_name.execute(f"LOAD {name}")
 
 
+@pytest.mark.integration
 def test_a_lake_is_not_made_by_attaching() -> None:
     with lakes.database() as dsn, pytest.raises(SetupError, match="cannot attach"):
         session.attach(lakes.settings_for(dsn))
 
 
+@pytest.mark.integration
 def test_a_password_does_not_reach_the_message_of_a_failed_attach() -> None:
     settings = lakes.settings_for("postgresql://mergus:hunter2secret@127.0.0.1:1/x")
     with pytest.raises(SetupError) as caught:
@@ -32,6 +34,7 @@ def test_a_password_does_not_reach_the_message_of_a_failed_attach() -> None:
     assert "hunter2secret" not in str(caught.value)
 
 
+@pytest.mark.integration
 def test_mergus_itself_never_opens_a_connection_for_an_extension() -> None:
     """With downloads impossible and an empty home, a session still attaches."""
     with lakes.lake() as lake:

@@ -12,6 +12,8 @@ from mergus.setup import initialise
 from tests.support import lakes
 from tests.support.lakes import plain_lake, quiet
 
+pytestmark = pytest.mark.integration
+
 FLUSH = "CALL ducklake_flush_inlined_data('lake')"
 MERGE = "CALL ducklake_merge_adjacent_files('lake')"
 REWRITE = "CALL ducklake_rewrite_data_files('lake', 't', delete_threshold => 0)"

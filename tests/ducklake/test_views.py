@@ -47,6 +47,7 @@ async def found(tx: Commit, schema: Schema, name: str) -> View:
     return view
 
 
+@pytest.mark.integration
 def test_our_rows_are_those_that_duckdb_writes() -> None:
     async def create(tx: Commit, schema: Schema) -> None:
         await views.create(tx, schema, 'v "q"', uuid4(), "SELECT 1 AS a", None)

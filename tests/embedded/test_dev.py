@@ -185,7 +185,7 @@ class TestServed:
         assert "main" in out
         assert "499500" in out
 
-    @pytest.mark.xdist_group("spark")
+    @pytest.mark.integration
     def test_the_spark_text_works_as_printed(self, served: Dev, tmp_path: Path) -> None:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         env = {**served.env, **served.connection, "PATH": path}

@@ -267,7 +267,7 @@ def plain(type_: str, value: Any) -> Any:
     return content(value) if type_ == "binary" else value
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.integration
 class TestJava:
     """Iceberg's own library reads what we write."""
 

@@ -270,7 +270,7 @@ def test_the_operation_is_what_the_files_tell(changes: Changes, operation: str) 
     assert changes.operation == operation
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.integration
 class TestJava:
     """Iceberg's own library reads our documents and writes them again."""
 

@@ -79,7 +79,7 @@ def test_no_mapping_is_an_empty_one() -> None:
     assert name_mapping_json(()) == "[]"
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.integration
 class TestJava:
     def test_it_finds_every_field_by_its_names(self) -> None:
         jvm: Any = sparks.session()._jvm

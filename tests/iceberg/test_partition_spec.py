@@ -344,6 +344,7 @@ def test_a_value_in_json(kind: str, value: Any, json: Any) -> None:
     assert same(found, value)
 
 
+@pytest.mark.integration
 def test_tuples_go_through_postgres_as_they_are() -> None:
     found: list[tuple[str, Any]] = [(kind, x) for kind in ("float", "double") for x in (nan, inf, -inf, -0.0, 0.0, 0.5)]
     found += [("double", 5e-324), ("double", 0.1), ("long", 2**63 - 1), ("long", -(2**63)), ("boolean", False)]
@@ -516,7 +517,7 @@ def java() -> Any:
     return jvm.org.apache.iceberg
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.integration
 class TestJava:
     """Iceberg's own library says the same."""
 

@@ -163,7 +163,7 @@ def field_ids(data: bytes) -> list[int]:
     return [int(x.metadata[b"PARQUET:field_id"]) for x in opened(data).schema_arrow]
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.integration
 def test_spark_applies_our_deletes(tmp_path: Path) -> None:
     table = SparkTable(tmp_path, format_version=2)
     first, second = table.append(range(10)), table.append(range(100, 110))

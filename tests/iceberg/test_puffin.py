@@ -205,7 +205,7 @@ def java() -> Any:
     return jvm.org.apache.iceberg
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.integration
 class TestJava:
     """Iceberg's own library reads what we write, and writes the same bytes."""
 

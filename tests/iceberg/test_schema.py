@@ -165,7 +165,7 @@ def test_single_values_are_written_as_the_specification_says(kind: str, value: A
     assert value_json(kind, value) == expected
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.integration
 class TestJava:
     def test_it_reads_every_default(self) -> None:
         jvm: Any = sparks.session()._jvm

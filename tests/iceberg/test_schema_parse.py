@@ -376,7 +376,7 @@ def java() -> Any:
     return jvm.org.apache.iceberg
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.integration
 class TestJava:
     """Iceberg's own library says the same."""
 

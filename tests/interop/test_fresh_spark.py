@@ -16,8 +16,6 @@ from tests.support import spark as sparks
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def settings_of_mergus_spark(server: Server) -> dict[str, str]:
     printed = CliRunner().invoke(main, ["spark", "--settings", "--uri", server.uri])

@@ -12,8 +12,6 @@ from tests.support import spark as sparks
 from tests.support import vended
 from tests.support.readers import BIG, CLEANUP, CREATE, Served, Step, Story
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def ask(served: Served, path: str, **body: Any) -> dict[str, Any]:
     http = served.warm.server.http

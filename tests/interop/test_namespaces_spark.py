@@ -9,8 +9,6 @@ from tests.support import spark as sparks
 from tests.support.lakes import TestLake, schemas
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:

@@ -7,8 +7,6 @@ import pytest
 from tests.support import lakes, readers
 from tests.support.readers import Served
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 # type, default, another value that is larger, both as DuckDB, Spark and Iceberg write them
 DEFAULTS = {
     "i": ("INTEGER", "7", "9"),

@@ -2,11 +2,7 @@
 
 from collections import Counter
 
-import pytest
-
 from tests.support.readers import BIG, CLEANUP, CREATE, FLUSH, MERGE, REWRITE, Answer, Served, Story
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 def delete_files(story: Story) -> list[tuple[object, ...]]:

@@ -10,7 +10,6 @@ from tests.support import lakes, readers, servers
 from tests.support.readers import BIG, CLEANUP, CREATE, FLUSH, MERGE, REWRITE, Answer, Served
 from tests.support.servers import error_of
 
-pytestmark = pytest.mark.xdist_group("spark")
 BY_TURNS = True
 
 

@@ -7,8 +7,6 @@ import pytest
 from tests.support.readers import Agreed, Served, Story
 from tests.support.servers import error_of
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 HIVE = ", hive_partitioning => true, allow_missing => true"
 
 

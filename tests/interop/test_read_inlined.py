@@ -1,10 +1,7 @@
 """Rows and deletes that DuckLake keeps in Postgres, read by every engine at every snapshot."""
 
-import pytest
-
 from tests.support.readers import BIG, CLEANUP, CREATE, FLUSH, MERGE, Served
 
-pytestmark = pytest.mark.xdist_group("spark")
 BY_TURNS = True
 
 

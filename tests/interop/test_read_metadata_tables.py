@@ -8,7 +8,6 @@ from pyspark.errors import AnalysisException
 from tests.support import readers
 from tests.support.readers import BIG, CLEANUP, FLUSH, MERGE, REWRITE, Served, Story
 
-pytestmark = pytest.mark.xdist_group("spark")
 BY_TURNS = True
 
 

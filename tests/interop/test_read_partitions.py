@@ -8,7 +8,6 @@ from tests.support import readers
 from tests.support import spark as sparks
 from tests.support.readers import ALL, BIG, FLUSH, MERGE, Answer, Clients, Served, Story
 
-pytestmark = pytest.mark.xdist_group("spark")
 BY_TURNS = True
 
 

@@ -2,12 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from tests.support.readers import BIG, CREATE, FLUSH, MERGE, REWRITE, Served
 from tests.support.servers import error_of
 
-pytestmark = pytest.mark.xdist_group("spark")
 BY_TURNS = True
 
 

@@ -6,7 +6,6 @@ from tests.support import readers
 from tests.support.readers import ALL, FLUSH, Served
 from tests.support.servers import error_of
 
-pytestmark = pytest.mark.xdist_group("spark")
 BY_TURNS = True
 
 

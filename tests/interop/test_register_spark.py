@@ -13,8 +13,6 @@ from tests.support.lakes import Row, TestLake
 from tests.support.loads import in_order
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestLake, Server, Path]]:

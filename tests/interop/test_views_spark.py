@@ -18,8 +18,6 @@ from tests.support.lakes import TestLake
 from tests.support.servers import Server
 from tests.support.view_queries import CERTAIN, ROWS, TABLES, UNCERTAIN, in_q, queries
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 Ask = Callable[[str], list[tuple[Any, ...]]]
 
 

@@ -1,13 +1,10 @@
 """How files of Iceberg's clients are compressed."""
 
 import duckdb
-import pytest
 
 from tests.support import spark as sparks
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 def codecs(db: duckdb.DuckDBPyConnection, name: str) -> list[tuple[str]]:

@@ -9,7 +9,6 @@ from tests.support.readers import Answer, Served
 from tests.support.stories import FLUSH, REWRITE, Turns, turns
 
 # the module's servers are asked by Spark, too
-pytestmark = pytest.mark.xdist_group("spark")
 
 
 def writer(story: Turns) -> Callable[..., Answer]:

@@ -22,8 +22,6 @@ from tests.support.lakes import Row, TestLake
 from tests.support.loads import in_order
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 MICROS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
 

@@ -20,7 +20,6 @@ from tests.support.readers import Answer, Served, answer
 from tests.support.stories import FLUSH, MERGE, REWRITE, Turns, turns
 
 # the module's servers are asked by Spark, too
-pytestmark = pytest.mark.xdist_group("spark")
 
 ROWS = pa.schema([pa.field("id", pa.int32()), pa.field("name", pa.string()), pa.field("p", pa.string())])
 FORTY = "INSERT INTO {t} SELECT range + 100, 'big', 'a' FROM range(40)"

@@ -12,8 +12,6 @@ from tests.support.formats import LONG, in_version
 from tests.support.readers import Served
 from tests.support.stories import FLUSH, MERGE, REWRITE, Turns, of_id, turns
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 FORTY = "INSERT INTO {t} SELECT range + 100, 'big', DATE '2020-01-01' FROM range(40)"
 REWRITE_ALL = "CALL {c}.system.rewrite_data_files(table => '{s}.t', options => map('rewrite-all', 'true'))"
 

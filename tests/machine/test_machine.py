@@ -88,7 +88,7 @@ def test_iceberg_shows_at_every_snapshot_what_duckdb_shows(world: World) -> None
     run(world, range(FIRST, FIRST + EXAMPLES))
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.integration
 def test_spark_shows_now_what_duckdb_shows(world: World) -> None:
     catalog = spark.catalog(world.lake.settings, world.servers[0].uri)
     run(world, range(FIRST, FIRST + max(1, EXAMPLES // 4)), spark_agrees(catalog))

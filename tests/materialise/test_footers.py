@@ -32,7 +32,7 @@ from tests.support import lakes, readers
 from tests.support.readers import MERGE, REWRITE, Served, Story, answer
 from tests.support.servers import error_of
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.integration
 
 VECTORISED = "read.parquet.vectorization.enabled"
 ROWS = 20

@@ -26,6 +26,8 @@ from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 from tests.support.lakes import backend_settings
 
+pytestmark = pytest.mark.integration
+
 ONE, TWO = "s3://b/1.parquet", "s3://b/2.parquet"
 IDS = (position_deletes.FILE_PATH_ID, position_deletes.POSITION_ID)
 

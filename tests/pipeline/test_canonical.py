@@ -98,7 +98,7 @@ def texts(dialect: Dialect, kind: Type, found: Sequence[Any]) -> list[str | None
         return [row[0] for row in spark.sql(f"SELECT {text} FROM compared ORDER BY n").collect()]
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.integration
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(columns())
 def test_engines_write_one_text(column: tuple[Type, list[Any]]) -> None:

@@ -4,15 +4,12 @@ from collections import Counter
 from typing import Any
 
 import duckdb
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mergus.pipeline.job import Place, table
 from mergus.pipeline.session import query
 from mergus.pipeline.transform.changes import between
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 Row = tuple[Any, ...]
 

@@ -23,8 +23,6 @@ from tests.support import servers
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 ADMIN = "/v1/lake/admin"
 SMALL = {"min-input-files": "2"}
 HANDOVER_BYTES = 3000

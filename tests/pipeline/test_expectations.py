@@ -10,8 +10,6 @@ from mergus.pipeline.transform.definition import Expectation
 from mergus.pipeline.transform.expectations import Verdict, is_quarantined, judged
 from tests.support import spark as sparks
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 ROWS = """VALUES (1, 'a', 1.5D, DATE '2024-01-01'), (2, 'a', -1D, NULL), (2, NULL, NULL, DATE '2030-01-01'),
                  (NULL, 'it''s', 200D, DATE '2024-06-01') AS t(i, s, f, d)"""
 

@@ -17,8 +17,6 @@ from tests.support import lakes, servers
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 # The first run of the command finds nothing, and leaves a session as the command makes it for Delta.
 PROGRAM = """
 import sys

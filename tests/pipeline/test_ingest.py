@@ -21,8 +21,6 @@ from mergus.pipeline.job import Place
 from tests.pipeline.ingesting import agree, asked, ingested
 from tests.support.lakes import TestLake
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def parquet(path: Path, **columns: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)

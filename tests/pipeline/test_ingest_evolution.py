@@ -13,8 +13,6 @@ from mergus.pipeline.ingest.reading import Reading, format_of, is_of_the_file, p
 from mergus.pipeline.partitioning import partition
 from tests.support import spark as sparks
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def ddl(text: str) -> StructType:
     # it is Spark that parses this

@@ -14,8 +14,6 @@ from click.testing import CliRunner
 from mergus.cli import main
 from tests.pipeline.ingesting import asked
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.mark.usefixtures("as_user")
 def test_a_stream_that_is_killed_goes_on_where_it_was(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:

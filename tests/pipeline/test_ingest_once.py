@@ -13,8 +13,6 @@ from mergus.pipeline.job import Place, Run
 from tests.pipeline.ingesting import agree, asked, ingested
 from tests.support.lakes import TestLake
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 class Killed(BaseException):
     """Stands for a kill -9: it comes right after a step, and nothing but `finally` sees it."""

@@ -13,8 +13,6 @@ from mergus.pipeline.job import Place, Run
 from tests.pipeline.ingesting import agree, asked, wanted
 from tests.support.lakes import TestLake
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def streamed(
     place: Place,

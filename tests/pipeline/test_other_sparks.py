@@ -21,8 +21,6 @@ from tests.support import other_spark
 from tests.support.loads import in_order
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 PROGRAM = """
 import json, sys
 from pyspark.sql import SparkSession

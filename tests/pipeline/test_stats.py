@@ -21,8 +21,6 @@ from tests.support.lakes import TestLake
 from tests.support.loads import Bucket
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 TYPES = {
     "b": "BOOLEAN",
     "i": "INTEGER",

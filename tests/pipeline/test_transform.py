@@ -19,8 +19,6 @@ from mergus.pipeline.transform import write
 from mergus.pipeline.transform.definition import Pipeline, parse
 from mergus.pipeline.transform.job import Outcome, past, plans, transform
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 MEDALLION = """
 name = "sales"
 

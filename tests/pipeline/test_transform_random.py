@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +13,6 @@ from mergus.pipeline.job import Place, Run, table
 from mergus.pipeline.session import query
 from mergus.pipeline.transform.definition import parse
 from mergus.pipeline.transform.job import transform
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 PIPELINE = """
 name = "random"

@@ -14,8 +14,6 @@ from mergus.pipeline.job import Place, Run
 from mergus.pipeline.verify import Report, chosen, verify
 from tests.support.lakes import TestLake
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 # Each in a schema of its own.
 STORY = (
     """CREATE TABLE {s}.t(i BIGINT, s VARCHAR, d DECIMAL(20, 8), f DOUBLE, w TIMESTAMP, tz TIMESTAMPTZ, day DATE,

@@ -19,8 +19,6 @@ from tests.rck import kit
 from tests.support import lakes, servers
 from tests.support.listeners import samples
 
-pytestmark = pytest.mark.xdist_group("java")
-
 
 class Reason(NamedTuple):
     why: str

@@ -15,8 +15,6 @@ from tests.support.lakes import TestLake
 from tests.support.servers import Server
 from tests.support.vended import at, client, keys_of, load
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 SECONDS = 4
 FILES = 14
 ROWS = 20

@@ -18,8 +18,6 @@ from tests.support.access import SECRET, TOKENS, Guarded
 from tests.support.lakes import TestLake
 from tests.support.oidc_issuer import AUDIENCE, TOKEN, Issuer
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @dataclass
 class Known:

@@ -27,8 +27,6 @@ from tests.support import lakes, servers, spark, vended
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 ROOT = Path(__file__).parents[2]
 ROWS = [(i,) for i in range(100)]
 

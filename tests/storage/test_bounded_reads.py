@@ -8,6 +8,8 @@ from mergus.storage.location import Location
 from mergus.storage.objects import Objects
 from tests.storage.test_objects import objects, place
 
+pytestmark = pytest.mark.integration
+
 __all__ = ["objects", "place"]
 
 

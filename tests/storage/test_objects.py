@@ -12,6 +12,8 @@ from mergus.storage.objects import Objects
 from mergus.storage.place import ensure_bucket
 from tests.support.lakes import backend_settings
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(params=["s3", "file"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Location:

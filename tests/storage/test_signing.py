@@ -14,6 +14,8 @@ from mergus.storage.location import Location
 from mergus.storage.signing import Signing, understand
 from tests.support.lakes import backend_settings
 
+pytestmark = pytest.mark.integration
+
 STORE = "http://127.0.0.1:8333"
 
 

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -135,10 +135,15 @@ def _duckdb_client() -> duckdb.DuckDBPyConnection:
 class Clients:
     """The three readers, on one server."""
 
+    lake: TestLake
     server: Server
     pyiceberg: Catalog
     duckdb: str
-    spark: str
+
+    @cached_property
+    def spark(self) -> str:
+        """The name of Spark's catalog; modules that read without Spark do not wait for it."""
+        return sparks.catalog(self.lake.settings, self.server.uri)
 
     @classmethod
     def of(cls, lake: TestLake, server: Server) -> "Clients":
@@ -152,8 +157,7 @@ class Clients:
         client.execute(s3_secret(settings))
         options = f"TYPE iceberg, ENDPOINT {literal(server.uri)}, AUTHORIZATION_TYPE 'none'"
         client.execute(f"ATTACH {literal(settings.prefix)} AS {alias} ({options})")
-        name = sparks.catalog(settings, server.uri)
-        return cls(server, catalog, alias, name)
+        return cls(lake, server, catalog, alias)
 
     def with_pyiceberg(self, schema: str, table: str, at: int | None = None) -> Answer:
         return answer(self.table(schema, table).scan(snapshot_id=at).to_arrow())
