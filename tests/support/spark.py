@@ -10,6 +10,7 @@ import time
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 from uuid import uuid4
 
 from pyspark import SparkConf, SparkContext
@@ -46,7 +47,7 @@ def session() -> SparkSession:
     else:
         conf = SparkConf(loadDefaults=False)
         conf.setAll(list(_conf(Path(mkdtemp(prefix="mergus-spark-", dir=os.environ.get("MERGUS_STATE_DIR")))).items()))
-    gateway = launch_gateway(conf)
+    gateway: Any = launch_gateway(conf)
     # the first process makes the context, the others find it
     java = gateway.jvm.JavaSparkContext.fromSparkContext(gateway.jvm.org.apache.spark.SparkContext.getOrCreate())
     context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf()))
@@ -63,7 +64,7 @@ def _find_shared(connection: Path) -> None:
         time.sleep(0.1)
     with connection.open("rb") as file:
         os.environ["PYSPARK_GATEWAY_PORT"] = str(read_int(file))
-        os.environ["PYSPARK_GATEWAY_SECRET"] = UTF8Deserializer().loads(file)
+        os.environ["PYSPARK_GATEWAY_SECRET"] = str(UTF8Deserializer().loads(file))
 
 
 def _conf(scratch: Path) -> dict[str, str]:
