@@ -123,6 +123,34 @@ def test_h47_the_lock_comes_first_so_a_duckdb_commit_in_flight_is_waited_for(lak
     assert ids == list(range(len(ids)))
 
 
+@pytest.mark.integration
+def test_a_commit_does_not_take_a_waiting_writer_of_another_lake_for_one_of_its_own() -> None:
+    """Lakes that are copies of one database have tables of the same oids."""
+
+    async def commit_beside_a_waiting_writer(other: TestLake, pool: Pool) -> None:
+        async with (
+            await psycopg.AsyncConnection.connect(other.settings.dsn) as holder,
+            await psycopg.AsyncConnection.connect(other.settings.dsn) as writer,
+        ):
+            await holder.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+            waiting = asyncio.create_task(writer.execute("DELETE FROM ducklake_snapshot"))
+            while not other.sql("SELECT FROM pg_locks WHERE NOT granted AND pid = %s", writer.info.backend_pid):
+                await asyncio.sleep(0.01)  # noqa: ASYNC110
+            await create("beside")(pool)
+            await holder.rollback()
+            await waiting
+            await writer.rollback()
+
+    with lakes.lake() as ours, lakes.lake() as theirs:
+        oid = "SELECT 'ducklake_snapshot'::regclass::oid"
+        assert ours.sql(oid) == theirs.sql(oid)
+        with_pool(ours, lambda pool: commit_beside_a_waiting_writer(theirs, pool))
+        ((extra,),) = ours.sql(
+            "SELECT commit_extra_info FROM ducklake_snapshot_changes ORDER BY snapshot_id DESC LIMIT 1"
+        )
+        assert "contended" not in extra
+
+
 def test_waiting_for_the_lock_is_bounded(lake: TestLake) -> None:
     async def work(pool: Pool) -> None:
         async with await psycopg.AsyncConnection.connect(lake.settings.dsn) as other:

@@ -58,9 +58,11 @@ READ_HEAD: Final = """
 """
 
 # An insert into the table that we have locked: only DuckDB sessions do that without locking it first.
+# pg_locks shows the locks of all databases, and a table of another one may have the same oid.
 IS_CONTENDED: Final = """
     SELECT EXISTS (SELECT FROM pg_locks
-                   WHERE relation = 'ducklake_snapshot'::regclass AND mode = 'RowExclusiveLock' AND NOT granted)
+                   WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                     AND relation = 'ducklake_snapshot'::regclass AND mode = 'RowExclusiveLock' AND NOT granted)
 """
 
 # clock_timestamp, not now(): the transaction began before the lock was granted.
