@@ -109,8 +109,8 @@ class TestLake:
         return make_conninfo(self.settings.dsn, user=given["user"], password=given.get("password"))
 
     def duckdb(self) -> duckdb.DuckDBPyConnection:
-        """A DuckDB session with its default settings, attached through the ducklake extension."""
-        return session.attach(self.of_writers)
+        """A DuckDB session, attached through the ducklake extension."""
+        return one_thread(session.attach(self.of_writers))
 
     def sql(self, query: str, *args: object) -> list[Row]:
         """Straight to the lake's Postgres."""
@@ -184,6 +184,12 @@ def _roles(wanted: bool) -> Iterator[Roles | None]:
         with psycopg.connect(backend_settings().dsn, autocommit=True) as admin:
             for name in map(sql.Identifier, astuple(names)):
                 admin.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(name))
+
+
+def one_thread(db: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """The session with one thread: threads that wait for a share of a few rows cost more than the query."""
+    db.execute("SET threads = 1")
+    return db
 
 
 def quiet(_: str) -> None:

@@ -28,11 +28,11 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table import Table
 
-from mergus.ducklake import session as duckdb_session
 from mergus.ducklake.session import identifier, literal, s3_secret, with_extensions
 from tests.support import servers
 from tests.support import spark as sparks
-from tests.support.lakes import TestLake
+from tests.support.formats import LONG
+from tests.support.lakes import TestLake, one_thread
 from tests.support.servers import Server
 
 # Spark takes a third of a second for each: of a longer history it reads so many snapshots.
@@ -128,7 +128,7 @@ def value(scalar: Any) -> Any:
 @cache
 def _duckdb_client() -> duckdb.DuckDBPyConnection:
     """DuckDB with the iceberg extension; one for the whole run, with a catalog for each server."""
-    return with_extensions("httpfs", "avro", "iceberg")
+    return one_thread(with_extensions("httpfs", "avro", "iceberg"))
 
 
 @dataclass
@@ -195,6 +195,8 @@ class Served:
     format_version: int
     warm: Clients
     cold: Clients
+    # whether every reader reads every snapshot through both servers
+    full: bool
     _db: duckdb.DuckDBPyConnection | None = None
 
     def session(self, inlining: int | None = None) -> duckdb.DuckDBPyConnection:
@@ -209,7 +211,7 @@ class Served:
         except duckdb.Error:
             self._db = None
         if self._db is None:
-            self._db = duckdb_session.attach(self.lake.of_writers)
+            self._db = self.lake.duckdb()
             self._db.execute("USE memory")
         self._db.execute("DETACH lake")
         self._db.execute(f"ATTACH {_source(self.lake)} AS lake ({options})")
@@ -232,15 +234,17 @@ def _source(lake: TestLake) -> str:
 
 
 @contextmanager
-def served(lake: TestLake, folder: Path, format_version: int, listener: str = servers.LISTENER) -> Iterator[Served]:
-    """Nothing of a long history is left for later: a load waits until it is there."""
+def served(
+    lake: TestLake, folder: Path, format_version: int, listener: str = servers.LISTENER, *, full: bool = LONG
+) -> Iterator[Served]:
+    """A lake behind two servers. Nothing of a long history is left for later: a load waits until it is there."""
     options = {"format_version": format_version, "history_patience": 60, "listener": listener}
     with ExitStack() as stack:
         running = [stack.enter_context(servers.server(lake.settings, folder, wait=False, **options)) for _ in range(2)]
         for server in running:
             server.wait_ready()
         warm, cold = (Clients.of(lake, server) for server in running)
-        yield Served(lake, format_version, warm, cold)
+        yield Served(lake, format_version, warm, cold, full)
         for clients in (warm, cold):
             _duckdb_client().execute(f"DETACH {clients.duckdb}")
 
@@ -402,18 +406,12 @@ class Story:
     ) -> Iterator[str]:
         called: dict[int | None, int | None] = {**shown, None: None}
         for_spark = spread([at for at in wanted if at is not None], SPARK_SNAPSHOTS)
+        tempers = {"warm": self.served.warm, "cold": self.served.cold}
         asked: list[tuple[str, str, int | None, Callable[[], Answer]]] = []
-        for at in wanted:
-            for temper, clients in (("warm", self.served.warm), ("cold", self.served.cold)):
-                for name in ("pyiceberg", "duckdb"):
-                    asked.append(
-                        (temper, name, at, _bound(getattr(clients, f"with_{name}"), self.schema, table, called[at]))
-                    )
-        # each snapshot once, from one server and the other in turn
-        for turn, at in enumerate([*for_spark, None]):
-            temper, clients = (("warm", self.served.warm), ("cold", self.served.cold))[turn % 2]
-            asked.append((temper, "spark", at, _bound(clients.with_spark, self.schema, table, called[at])))
-        asked = [question for question in asked if question[1] in readers]
+        for name, temper, at in questions(list(wanted), [*for_spark, None], full=self.served.full):
+            if name in readers:
+                read = getattr(tempers[temper], f"with_{name}")
+                asked.append((temper, name, at, _bound(read, self.schema, table, called[at])))
         in_turn = [q for q in asked if q[1] != "spark"]
         with ThreadPoolExecutor(2) as pool:
             from_spark = [(q, pool.submit(q[3])) for q in asked if q[1] == "spark"]
@@ -423,6 +421,24 @@ class Story:
             fault = got if isinstance(got, str) else difference(wanted[at], got)
             if fault:
                 yield f"{temper} {name} at {at}: {fault}"
+
+
+def questions(
+    snapshots: Sequence[int | None], for_spark: Sequence[int | None], *, full: bool
+) -> Iterator[tuple[str, str, int | None]]:
+    """Which reader reads which snapshot through which server.
+
+    Each reader reads each snapshot once, through the two servers in turn, and two readers of one snapshot read it
+    through different servers: so every pair of reader and server, of reader and snapshot, and of server and snapshot
+    is there. `full` is the whole product, but for Spark.
+    """
+    servers_of = ("warm", "cold")
+    for turn, at in enumerate(snapshots):
+        for name, offset in (("pyiceberg", 0), ("duckdb", 1)):
+            for temper in servers_of if full else (servers_of[(turn + offset) % 2],):
+                yield name, temper, at
+    for turn, at in enumerate(for_spark):
+        yield "spark", servers_of[turn % 2], at
 
 
 def _bound(call: Callable[..., Answer], *args: Any) -> Callable[[], Answer]:

@@ -198,6 +198,8 @@ def _holds(
     def ask(query: str) -> list[Row]:
         return session.execute(query).fetchall()
 
+    # one transaction, which reads DuckLake's tables once
+    session.begin()
     assert [i for (i,) in ask(f"SELECT i FROM {table} ORDER BY i")] == numbers, who
     # not as one query: a count alone is answered from what the catalog says
     assert ask(f"SELECT count(*) FROM {table}") == [(len(numbers),)], who
@@ -208,6 +210,7 @@ def _holds(
         assert ask(f"SELECT count(*) FROM {table} WHERE i >= {value}") == [(sum(i >= value for i in numbers),)], who
     for value in gone:
         assert ask(f"SELECT i FROM {table} WHERE i = {value}") == [], f"{who}: {value}"
+    session.commit()
 
 
 def _some(numbers: Sequence[int]) -> list[int]:

@@ -98,6 +98,8 @@ class Turns:
     def agree(self, theirs: Answer) -> Answer:
         """Do both sessions see what the engine sees?"""
         for who, session in (("attached all along", self.db), ("fresh", self.served.session())):
+            # one transaction, which reads DuckLake's tables once
+            session.begin()
             fault = difference(theirs, self._scanned(session, theirs, ""))
             assert fault is None, f"DuckDB, {who}: {fault}"
             total = theirs.rows.total()
@@ -108,6 +110,7 @@ class Turns:
                     found = session.execute(f"SELECT count(*) FROM {self.name} WHERE {identifier(column)} = {probe}")
                     assert found.fetchall() == [(theirs.values(column).count(probe),)], f"DuckDB, {who}: {probe}"
             session.execute("SELECT snapshot_id, changes FROM lake.snapshots()").fetchall()
+            session.commit()
         return theirs
 
     def agree_at_every_snapshot(self, *, at_least: int) -> None:
