@@ -68,7 +68,7 @@ def settle(served: Served) -> None:
     while served.lake.sql("SELECT FROM job WHERE state IN ('waiting', 'running')"):
         served.lake.sql("UPDATE job SET due_at = now() WHERE state = 'waiting'")
         assert time.monotonic() < deadline
-        time.sleep(0.2)
+        time.sleep(0.02)
     assert served.lake.sql("SELECT error FROM job WHERE state = 'failed'") == []
 
 

@@ -171,7 +171,7 @@ def settle(lake: TestLake, server: Server) -> list[dict[str, Any]]:
         if not lake.sql("SELECT FROM job WHERE state IN ('waiting', 'running')"):
             break
         assert time.monotonic() < deadline, server.log.read_text()[-3000:]
-        time.sleep(0.2)
+        time.sleep(0.02)
     found = server.http.get(f"{ADMIN}/jobs").json()["jobs"][::-1]
     assert [job["error"] for job in found] == [None] * len(found)
     return found
