@@ -1,5 +1,6 @@
 """What tests wait for instead of letting time pass: that others wait."""
 
+from mergus.annex.jobs import channel
 from tests.support.lakes import TestLake
 from tests.support.listeners import eventually, metrics
 from tests.support.servers import Server
@@ -12,6 +13,13 @@ def lock_waiters(lake: TestLake, table: str) -> int:
                WHERE NOT granted AND datname = current_database() AND relation = %s::regclass"""
     ((found,),) = lake.sql(query, table)
     return found
+
+
+def make_jobs_due(lake: TestLake) -> None:
+    """Those that wait for their time, and tell workers, which would look for them seconds later."""
+    query = """WITH due AS (UPDATE job SET due_at = now() WHERE state = 'waiting' AND due_at > now() RETURNING job_id)
+               SELECT pg_notify(%s, job_id::text)::text FROM due"""
+    lake.sql(query, channel(lake.settings))
 
 
 def in_flight(server: Server) -> float:
