@@ -6,7 +6,6 @@ The server of most tests leaves storage to a listener in another process, so tha
 import json
 import re
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from secrets import token_hex
@@ -278,7 +277,10 @@ def test_a_load_of_what_is_ready_is_one_span_and_a_probe_is_none(traced: Traced)
     (load,) = traced.collector.wait_for(lambda s: s.trace_id == trace_id)
     assert (load.name, load.parent_id, load["mergus.operation"]) == (LOAD, client, "loadTable")
     assert load["mergus.principal.kind"] == "anonymous"
-    time.sleep(0.3)
+    # what comes later is sent later: when it is here, nothing of before is under way
+    last, _, header = traceparent()
+    assert traced.server.http.get(loads.url(traced.server, "ready"), headers={"traceparent": header}).status_code == 200
+    traced.collector.wait_for(lambda s: s.trace_id == last)
     assert traced.collector.trace(trace_id) == [load]
 
 

@@ -7,11 +7,13 @@ import hmac
 import json
 import logging
 import ssl
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx
 import jwt
@@ -23,8 +25,10 @@ from hypothesis import strategies as st
 from mergus.access.oidc import LEEWAY, MAX_TOKEN_LENGTH, Claims, Oidc, issuer_of
 from mergus.access.oidc_fetch import MAX_DOCUMENT_BYTES, MAX_KEYS
 from mergus.access.oidc_keys import Pace
+from mergus.clock import MACHINE_CLOCK, Clock
 from mergus.config import Settings
 from mergus.errors import NotAuthorized, ServiceUnavailable, SetupError
+from tests.support.clocks import HandClock
 from tests.support.oidc_issuer import (
     AUDIENCE,
     DISCOVERY,
@@ -42,6 +46,9 @@ T = TypeVar("T")
 
 # Refusals wait for the next fetch: here that is soon.
 QUICK = Pace(between=0.05, timeout=10)
+# As it is in earnest, where the test turns the clock.
+PACE = Pace(timeout=20)
+BETWEEN = PACE.between
 
 
 @pytest.fixture
@@ -55,15 +62,32 @@ def settings_of(idp: Issuer, **changes: Any) -> Settings:
     return Settings(**values)
 
 
-def run(idp: Issuer, body: Callable[[Oidc], Awaitable[T]], pace: Pace = QUICK, **changes: Any) -> T:
+def run(
+    idp: Issuer,
+    body: Callable[[Oidc], Awaitable[T]],
+    pace: Pace = QUICK,
+    clock: Clock = MACHINE_CLOCK,
+    **changes: Any,
+) -> T:
     async def main() -> T:
-        oidc = Oidc(settings_of(idp, **changes), pace)
+        oidc = Oidc(settings_of(idp, **changes), pace, clock)
         try:
             return await body(oidc)
         finally:
             await oidc.close()
 
     return asyncio.run(main())
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  (nobody would set an event)
+            await asyncio.sleep(0.005)
+
+
+def is_fetching() -> bool:
+    """Whether a thread asks the issuer. It is there as soon as the event loop has had its turn."""
+    return any(thread.name == "oidc-keys" for thread in threading.enumerate())
 
 
 def verified(idp: Issuer, token: str, **changes: Any) -> Claims:
@@ -86,6 +110,14 @@ def part(content: Any) -> str:
 def signed_with_secret(idp: Issuer, secret: bytes, **header: Any) -> str:
     text = f"{part({'alg': 'HS256', 'typ': 'JWT', **header})}.{part(idp.usual())}"
     return f"{text}.{part(hmac.new(secret, text.encode(), hashlib.sha256).digest())}"
+
+
+class Later(datetime):
+    """What PyJWT takes for the time, moved on by a token's life and the leeway after it."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return super().now(tz) + timedelta(seconds=60 + LEEWAY)
 
 
 class TestAGoodToken:
@@ -135,11 +167,13 @@ class TestAGoodToken:
         assert verified(idp, idp.token(exp=now - LEEWAY + 10, nbf=now - 100))
         assert verified(idp, idp.token(nbf=now + LEEWAY - 10, iat=None))
 
-    def test_is_good_many_times_and_over_when_it_has_expired(self, idp: Issuer) -> None:
+    def test_is_good_many_times_and_over_when_it_has_expired(
+        self, idp: Issuer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async def body(oidc: Oidc) -> None:
-            token = idp.token(exp=int(time.time()) - LEEWAY + 2)
+            token = idp.token(exp=int(time.time()) + 60)
             assert [(await oidc.verify(token)).principal for _ in range(3)] == ["alice"] * 3
-            await asyncio.sleep(2.1)
+            monkeypatch.setattr("jwt.api_jwt.datetime", Later)
             with pytest.raises(NotAuthorized, match="expired"):
                 await oidc.verify(token)
 
@@ -412,89 +446,124 @@ class TestKeyNames:
 
 class TestFetching:
     def test_rotation_under_load_costs_one_fetch(self, idp: Issuer) -> None:
+        clock = HandClock()
+
+        async def answered_late(oidc: Oidc, tokens: list[str]) -> list[Claims]:
+            """All ask before the issuer answers."""
+            idp.pause()
+            before = idp.requests.total()
+            asking = asyncio.gather(*(oidc.verify(token) for token in tokens))
+            await wait_until(lambda: idp.requests.total() > before)
+            idp.resume()
+            return await asking
+
         async def body(oidc: Oidc) -> None:
             old = [idp.token(n=n) for n in range(50)]
-            idp.delay = 0.1
-            await asyncio.gather(*(oidc.verify(token) for token in old))
+            await answered_late(oidc, old)
             assert idp.fetches == 1
             idp.rotate(keep=True)
             new = [idp.token(n=n) for n in range(50)]
-            await asyncio.sleep(0.1)
-            found = await asyncio.gather(*(oidc.verify(token) for token in [*new, *old]))
+            clock.advance(BETWEEN)
+            found = await answered_late(oidc, [*new, *old])
             assert len(found) == 100
             assert idp.fetches == 2
 
-        run(idp, body)
+        run(idp, body, PACE, clock)
 
     def test_unknown_keys_cost_one_fetch_at_a_time_whoever_sends_them(self, idp: Issuer) -> None:
+        clock = HandClock()
+
         async def body(oidc: Oidc) -> None:
             await oidc.verify(idp.token())
-            began = time.monotonic()
             for number in range(4):
                 made_up = [SigningKey(f"u{number}-{n}", "RS256", private_key("RS256")) for n in range(30)]
-                answers = await asyncio.gather(*(oidc.verify(idp.token(k)) for k in made_up), return_exceptions=True)
-                assert {type(a) for a in answers} == {NotAuthorized}
-            assert idp.fetches == 5
-            assert time.monotonic() - began > 4 * 0.3 - 0.1
+                clock.advance(1)
+                # they come after the last fetch, and wait for the rest of the time between two
+                asking = asyncio.gather(*(oidc.verify(idp.token(k)) for k in made_up), return_exceptions=True)
+                await clock.wait_for_sleepers(30)
+                clock.advance(BETWEEN - 2)
+                await clock.wait_for_sleepers(30)
+                assert idp.fetches == 1 + number
+                clock.advance(1)
+                assert {type(a) for a in await asking} == {NotAuthorized}
+                assert idp.fetches == 2 + number
             # and a token that is good has not waited for any of it
+            clock.advance(1)
             waiting = asyncio.create_task(oidc.verify(idp.token(SigningKey("u", "RS256", private_key("RS256")))))
-            await asyncio.sleep(0)
+            await clock.wait_for_sleepers(1)
             await oidc.verify(idp.token(n=1))
             assert not waiting.done()
+            clock.advance(BETWEEN)
             with pytest.raises(NotAuthorized):
                 await waiting
 
-        run(idp, body, Pace(between=0.3, timeout=10))
+        run(idp, body, PACE, clock)
 
     def test_a_key_that_is_published_while_a_fetch_is_under_way_is_found(self, idp: Issuer) -> None:
         """The fetch has looked before the key was there: the token has to wait for another."""
+        clock = HandClock()
 
         async def body(oidc: Oidc) -> None:
-            old = idp.keys
-            new = idp.rotate()
-            idp.odd[JWKS] = as_json({"keys": [key.jwk for key in old]})
-            idp.delay = 0.2
-            first = asyncio.create_task(oidc.verify(idp.token(old[0])))
-            await asyncio.sleep(0.3)
-            del idp.odd[JWKS]
-            second = asyncio.create_task(oidc.verify(idp.token(new)))
-            await asyncio.gather(first, second, return_exceptions=True)
-            assert second.result().principal == "alice"
+            unknown = SigningKey("unknown", "RS256", private_key("RS256"))
+            await oidc.verify(idp.token())
+            clock.advance(BETWEEN)
+            idp.pause()
+            first = asyncio.create_task(oidc.verify(idp.token(unknown)))
+            await wait_until(lambda: idp.fetches == 2)
+            clock.advance(1)
+            second = asyncio.create_task(oidc.verify(idp.token(idp.rotate())))
+            await asyncio.sleep(0)
+            idp.resume()
+            with pytest.raises(NotAuthorized, match="does not have"):
+                await first
+            await clock.wait_for_sleepers(1)
+            assert not second.done()
+            clock.advance(BETWEEN)
+            assert (await second).principal == "alice"
+            assert idp.fetches == 3
 
-        run(idp, body)
+        run(idp, body, PACE, clock)
 
     def test_keys_are_fetched_again_behind_a_request(self, idp: Issuer) -> None:
+        clock = HandClock()
+
         async def body(oidc: Oidc) -> None:
             token = idp.token()
             await oidc.verify(token)
+            await wait_until(lambda: not is_fetching())
             idp.pause()
-            began = time.monotonic()
-            while idp.fetches < 2:
-                # it has not answered, and is not waited for
-                assert (await oidc.verify(token)).principal == "alice"
-                assert time.monotonic() - began < 20
-                await asyncio.sleep(0.05)
-            assert time.monotonic() - began > 0.8
+            for seconds, is_old in ((PACE.fresh - 1, False), (1, True)):
+                clock.advance(seconds)
+                # it does not answer, and is not waited for
+                for _ in range(3):
+                    assert (await oidc.verify(token)).principal == "alice"
+                    await asyncio.sleep(0)
+                assert is_fetching() == is_old
+            await wait_until(lambda: idp.fetches == 2)
 
-        run(idp, body, Pace(fresh=1, between=0.05, timeout=60))
+        run(idp, body, PACE, clock)
 
     def test_keys_that_nobody_asked_for_in_a_while_are_fetched_before_they_are_used(self, idp: Issuer) -> None:
+        clock = HandClock()
+
         async def body(oidc: Oidc) -> None:
             token = idp.token()
             await oidc.verify(token)
             idp.rotate()
-            await asyncio.sleep(0.5)
+            clock.advance(2 * PACE.fresh)
             with pytest.raises(NotAuthorized, match="does not have"):
                 await oidc.verify(token)
 
-        run(idp, body, Pace(fresh=0.2, between=0.05, timeout=10))
+        run(idp, body, PACE, clock)
 
     def test_a_request_that_is_given_up_takes_nothing_from_the_others(self, idp: Issuer) -> None:
         async def body(oidc: Oidc) -> None:
-            idp.delay = 0.2
+            idp.pause()
             first, second = (asyncio.create_task(oidc.verify(idp.token(n=n))) for n in range(2))
-            await asyncio.sleep(0.05)
+            await wait_until(lambda: idp.requests[DISCOVERY] == 1)
             first.cancel()
+            await asyncio.wait([first])
+            idp.resume()
             assert (await second).principal == "alice"
             assert idp.fetches == 1
 
@@ -503,7 +572,7 @@ class TestFetching:
 
 class TestAnIssuerThatIsAway:
     def test_at_the_start_is_a_503_until_it_is_there(self, idp: Issuer) -> None:
-        token = idp.token()
+        clock, token = HandClock(), idp.token()
 
         async def body(oidc: Oidc) -> None:
             idp.stop()
@@ -515,37 +584,39 @@ class TestAnIssuerThatIsAway:
             with pytest.raises(NotAuthorized):
                 await oidc.verify(idp.token(aud="other"))
             idp.start()
-            await asyncio.sleep(0.1)
+            clock.advance(BETWEEN)
             assert (await oidc.verify(token)).principal == "alice"
 
-        run(idp, body)
+        run(idp, body, PACE, clock)
 
     @pytest.mark.parametrize("silence", ["stopped", "paused"])
     def test_later_costs_nobody_access_that_known_keys_give(self, silence: str, idp: Issuer) -> None:
-        pace = Pace(fresh=0.2, kept=3, between=0.1, timeout=0.5)
+        # of a fetch that gets no answer: that is waited for in earnest
+        clock, pace = HandClock(), Pace(timeout=0.5)
 
         async def body(oidc: Oidc) -> None:
             token, fresh = idp.token(), idp.token(n=1)
             unknown = idp.token(SigningKey("new", "RS256", private_key("RS256", 1)))
-            began = time.monotonic()
             await oidc.verify(token)
             if silence == "stopped":
                 idp.stop()
             else:
                 idp.pause()
-            await asyncio.sleep(0.5)
+            clock.advance(2 * pace.fresh)
             # the first waits for it, the others do not
             await oidc.verify(token)
             asked = time.monotonic()
             for n in range(5):
+                clock.advance(pace.between)
                 assert (await oidc.verify(token)).principal == "alice"
                 assert (await oidc.verify(idp.token(m=n))).principal == "alice"
-                await asyncio.sleep(0.05)
             assert time.monotonic() - asked < 5 * pace.timeout
             # what the known keys do not tell is not known
             with pytest.raises(ServiceUnavailable):
                 await oidc.verify(unknown)
-            await asyncio.sleep(max(0.0, 3.1 - (time.monotonic() - began)))
+            clock.advance(pace.kept - 2 * pace.fresh - 5 * pace.between - 1)
+            assert (await oidc.verify(token)).principal == "alice"
+            clock.advance(1)
             for one in (token, fresh):
                 with pytest.raises(ServiceUnavailable):
                     await oidc.verify(one)
@@ -553,10 +624,11 @@ class TestAnIssuerThatIsAway:
                 idp.start()
             else:
                 idp.resume()
-            await asyncio.sleep(0.5)
+            await wait_until(lambda: not is_fetching())
+            clock.advance(pace.between)
             assert (await oidc.verify(token)).principal == "alice"
 
-        run(idp, body, pace)
+        run(idp, body, pace, clock)
 
     @pytest.mark.parametrize("path", [DISCOVERY, JWKS])
     @pytest.mark.parametrize(
@@ -586,6 +658,8 @@ class TestAnIssuerThatIsAway:
 
     @pytest.mark.parametrize("path", [DISCOVERY, JWKS])
     def test_so_is_one_that_never_comes_to_an_end(self, path: str, idp: Issuer) -> None:
+        clock = HandClock()
+
         async def body(oidc: Oidc) -> None:
             idp.odd[path] = Odd(body=b" " * 1000, drip=0.05)
             began = time.monotonic()
@@ -593,11 +667,12 @@ class TestAnIssuerThatIsAway:
                 await oidc.verify(idp.token())
             # and it is not listened to any longer, which would stand in the way of the next attempt
             idp.odd.clear()
-            await asyncio.sleep(0.5)
+            await wait_until(lambda: not is_fetching())
+            clock.advance(BETWEEN)
             assert (await oidc.verify(idp.token())).principal == "alice"
             assert time.monotonic() - began < 20
 
-        run(idp, body, Pace(between=0.05, timeout=0.7))
+        run(idp, body, Pace(timeout=0.5), clock)
 
     @pytest.mark.parametrize("path", [DISCOVERY, JWKS])
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

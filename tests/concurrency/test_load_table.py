@@ -287,7 +287,7 @@ def test_history_follows_when_nobody_waits_for_it(tmp_path: Path) -> None:
         deadline = time.monotonic() + 30
         while ids(load(server)) != every:
             assert time.monotonic() < deadline
-            time.sleep(0.1)
+            time.sleep(0.02)
         assert loads.assert_readable(lake, server, db, most=20) == every
 
 

@@ -14,6 +14,8 @@ from mergus.ducklake.connect import Pool, open_pool
 from mergus.errors import CommitStateUnknown, ServiceUnavailable
 from tests.support import lakes
 from tests.support.lakes import TestLake
+from tests.support.listeners import eventually
+from tests.support.waits import lock_waiters
 
 
 def with_pool(lake: TestLake, work: Callable[[Pool], Awaitable[None]], **changes: object) -> None:
@@ -111,7 +113,7 @@ def test_h47_the_lock_comes_first_so_a_duckdb_commit_in_flight_is_waited_for(lak
             "next_file_id FROM ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 1"
         )
         ours = asyncio.create_task(create("waits")(pool))  # pyright: ignore[reportArgumentType]
-        await asyncio.sleep(0.3)
+        await asyncio.to_thread(eventually, lambda: lock_waiters(lake, "ducklake_snapshot"), 10)
         assert not ours.done()
         await other.execute("INSERT INTO ducklake_snapshot_changes SELECT max(snapshot_id) FROM ducklake_snapshot")
         await other.commit()

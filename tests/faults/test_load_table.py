@@ -256,7 +256,7 @@ def test_a_table_directory_is_opened_without_a_catalog(
                 try:
                     found = client.execute(f"SELECT i FROM iceberg_scan({literal(where)}) ORDER BY i").fetchall()
                 except duckdb.Error:
-                    time.sleep(0.05)
+                    time.sleep(0.02)
 
 
 def test_a_sign_that_is_lost_or_leads_astray_is_put_right_by_the_next_process(
@@ -275,7 +275,7 @@ def test_a_sign_that_is_lost_or_leads_astray_is_put_right_by_the_next_process(
                 deadline = time.monotonic() + 10
                 while not bucket.has(hints[table]) or bucket.get(hints[table]) != b"1":
                     assert time.monotonic() < deadline
-                    time.sleep(0.05)
+                    time.sleep(0.02)
                 assert bucket.has(f"{where}/metadata/v1.metadata.json")
                 assert not bucket.has(f"{where}/metadata/v2.metadata.json")
         if turn == 0:

@@ -46,7 +46,7 @@ def test_a_server_survives_and_needs_no_restart(how: str, tmp_path: Path) -> Non
                 deadline = time.monotonic() + 20
                 while running.http.get("/readyz").status_code != 200:
                     assert time.monotonic() < deadline
-                    time.sleep(0.1)
+                    time.sleep(0.02)
                 for i in range(5):
                     assert running.create(f"after_{i}").status_code == 200
                 names = [f"after_{i}" for i in range(5)] + [f"before_{i}" for i in range(3)] + ["main"]
@@ -65,7 +65,7 @@ def test_many_sessions_that_are_gone_cost_one_request_nothing(tmp_path: Path) ->
             # the listener may wait as well
             while lake.sql(WAITING)[0][0] < 6:
                 assert time.monotonic() < deadline
-                time.sleep(0.05)
+                time.sleep(0.02)
             other.rollback()
             assert {future.result().status_code for future in waiting} == {200}
         # waits until each is gone

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from tests.support import spark as sparks
 from tests.support import vended
 from tests.support.readers import BIG, CLEANUP, CREATE, Served, Step, Story
+from tests.support.waits import make_jobs_due
 
 
 def ask(served: Served, path: str, **body: Any) -> dict[str, Any]:
@@ -64,9 +65,9 @@ def settle(served: Served) -> None:
     """What clients' calls have the server do is done, also what waits for its time."""
     deadline = time.monotonic() + 90
     while served.lake.sql("SELECT FROM job WHERE state IN ('waiting', 'running')"):
-        served.lake.sql("UPDATE job SET due_at = now() WHERE state = 'waiting'")
+        make_jobs_due(served.lake)
         assert time.monotonic() < deadline
-        time.sleep(0.2)
+        time.sleep(0.02)
     assert served.lake.sql("SELECT error FROM job WHERE state = 'failed'") == []
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import multiprocessing
 import os
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +23,8 @@ from tests.support.loads import Bucket
 
 NONE = timedelta()
 LONG = timedelta(hours=1)
+# A store says times in whole seconds, and may round them up: what is there already may be from the next second.
+ROUNDED_UP = timedelta(seconds=-1)
 
 
 async def _with(settings: Settings, work: Callable[[Pool, Objects, Place], Awaitable[Swept]]) -> Swept:
@@ -45,10 +46,7 @@ def swept(
 
 
 def without_orphans(lake: TestLake, grace: timedelta = NONE, *, most: int = 10_000, dry: bool = False) -> Swept:
-    # a store says times in whole seconds, and may round them up
-    if not grace:
-        time.sleep(1.1)
-    options = OrphanOptions(grace, most_objects=most, dry_run=dry)
+    options = OrphanOptions(grace or ROUNDED_UP, most_objects=most, dry_run=dry)
     return asyncio.run(_with(lake.settings, lambda pool, objects, place: orphans(pool, objects, place, options)))
 
 

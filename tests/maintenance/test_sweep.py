@@ -67,7 +67,7 @@ class Kept:
             if bucket.has(hint) and bucket.get(hint) == str(1 + max(int(n[9:14]) for n in versions)).encode():
                 return
             assert time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(0.02)
 
     def names(self) -> Objects:
         return self.store.names()

@@ -6,11 +6,13 @@ import logging
 import re
 import shutil
 import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import duckdb
@@ -25,7 +27,7 @@ from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
 
 from mergus.app import create_app
-from mergus.catalog.lake import open_lake
+from mergus.catalog.lake import FOR_READERS, open_lake
 from mergus.config import Settings, hide_password
 from mergus.ducklake import session
 from mergus.logs import TextFormatter, foreign_text
@@ -35,6 +37,7 @@ from tests.support import lakes, servers, views
 from tests.support.lakes import TestLake
 from tests.support.listeners import eventually
 from tests.support.servers import Server, error_of
+from tests.support.waits import lock_waiters, wait_for_requests
 
 COMMIT_REPORT = {
     "report-type": "commit-report",
@@ -434,13 +437,20 @@ def test_reads_go_on_while_more_commits_wait_than_there_are_connections(lake: Te
         writer.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
         with ThreadPoolExecutor(12) as pool:
             waiting = [pool.submit(running.create, f"waits_{i}") for i in range(12)]
-            time.sleep(1)
+            wait_for_requests(running, 12)
+            eventually(lambda: lock_waiters(lake, "ducklake_snapshot") == 4 - FOR_READERS, 20)
             began = time.monotonic()
             assert running.http.get(running.namespaces).status_code == 200
             assert running.http.get("/readyz").status_code == 200
             assert time.monotonic() - began < 4
             writer.rollback()
             assert [w.result(30).status_code for w in waiting] == [200] * 12
+
+
+def takes_connections(server: Server) -> bool:
+    address = urlsplit(server.uri)
+    with socket.socket() as client:
+        return client.connect_ex((address.hostname, address.port)) == 0
 
 
 def test_requests_in_flight_are_finished_when_the_server_is_stopped(lake: TestLake, tmp_path: Path) -> None:
@@ -453,12 +463,10 @@ def test_requests_in_flight_are_finished_when_the_server_is_stopped(lake: TestLa
         answers: list[httpx.Response] = []
         client = threading.Thread(target=lambda: answers.append(running.create("in_flight")))
         client.start()
-        deadline = time.monotonic() + 10
-        while not lake.sql("SELECT FROM pg_locks WHERE NOT granted AND relation = 'ducklake_snapshot'::regclass"):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        eventually(lambda: lock_waiters(lake, "ducklake_snapshot"), 10)
         running.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        # a server that stops takes no new connections
+        eventually(lambda: not takes_connections(running), 10)
         writer.rollback()
         client.join(20)
         assert [a.status_code for a in answers] == [200]

@@ -273,7 +273,7 @@ class TestNobodyWorks:
             deadline = time.monotonic() + 30
             while (job := idle.http.get(f"{ADMIN}/jobs/{number}").json())["state"] != "done":
                 assert time.monotonic() < deadline, job
-                time.sleep(0.1)
+                time.sleep(0.02)
         assert live_files(idle_lake, "later") == 2
         assert job["worker"] is not None
         assert job["started-at"] is not None

@@ -1,7 +1,6 @@
 """CreateTable over HTTP: what a client asks for is what every engine finds, and what cannot be is refused whole."""
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -360,9 +359,16 @@ def test_of_two_promises_one_is_kept(server: Server, lake: TestLake, bucket: Buc
 
 def test_a_promise_ends(lake: TestLake, bucket: Bucket, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("hasty")
-    with servers.server(lake.settings, folder, listener="off", staged_seconds=1) as hasty:
-        metadata = create(hasty, "main", "late", stage_create=True).json()["metadata"]
-        time.sleep(1.5)
+    with servers.server(lake.settings, folder, listener="off", staged_seconds=100) as hasty:
+
+        def promise(name: str, seconds: int) -> dict[str, Any]:
+            """So many seconds ago."""
+            metadata = create(hasty, "main", name, stage_create=True).json()["metadata"]
+            query = "UPDATE staged_table SET staged_at = now() - make_interval(secs => %s) WHERE table_uuid = %s"
+            lake.sql(query, seconds, metadata["table-uuid"])
+            return metadata
+
+        in_time, metadata = promise("in_time", 40), promise("late", 101)
         before = everything(lake)
         late = HandTable(hasty, bucket, "main", "late", state=metadata)
         assert error_of(late.send(of_staged(metadata), [ASSERT_CREATE])) == (409, FAILED)
@@ -370,6 +376,8 @@ def test_a_promise_ends(lake: TestLake, bucket: Bucket, tmp_path_factory: pytest
         # the next one clears it away
         create(hasty, "main", "later", stage_create=True)
         assert lake.sql("SELECT count(*) FROM staged_table WHERE table_uuid = %s", metadata["table-uuid"]) == [(0,)]
+        table = HandTable(hasty, bucket, "main", "in_time", state=in_time)
+        table.commit(*of_staged(in_time), requirements=[ASSERT_CREATE])
 
 
 def test_names_that_are_taken(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:

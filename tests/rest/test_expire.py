@@ -14,6 +14,7 @@ from tests.support import lakes, loads, servers, vended
 from tests.support.lakes import TestLake
 from tests.support.loads import catalog
 from tests.support.servers import Server, error_of
+from tests.support.waits import make_jobs_due
 
 ADMIN = "/v1/lake/admin"
 
@@ -167,11 +168,11 @@ def settle(lake: TestLake, server: Server) -> list[dict[str, Any]]:
     """What was asked for is done, also what waits for its time; the jobs, the oldest first."""
     deadline = time.monotonic() + 60
     while True:
-        lake.sql("UPDATE job SET due_at = now() WHERE state = 'waiting'")
+        make_jobs_due(lake)
         if not lake.sql("SELECT FROM job WHERE state IN ('waiting', 'running')"):
             break
         assert time.monotonic() < deadline, server.log.read_text()[-3000:]
-        time.sleep(0.2)
+        time.sleep(0.02)
     found = server.http.get(f"{ADMIN}/jobs").json()["jobs"][::-1]
     assert [job["error"] for job in found] == [None] * len(found)
     return found

@@ -2,7 +2,6 @@
 
 import gzip
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,8 +20,10 @@ from tests.support import commits, servers
 from tests.support.commits import HandTable, in_duckdb, new_snapshot_id, new_table, rows
 from tests.support.keys import HEADER, new_key
 from tests.support.lakes import TestLake
+from tests.support.listeners import eventually
 from tests.support.loads import Bucket, load
 from tests.support.servers import Server, error_of
+from tests.support.waits import lock_waiters, wait_for_requests
 
 Json = dict[str, Any]
 AT_ONCE = 8
@@ -493,7 +494,8 @@ def test_a_key_that_is_in_progress_is_waited_for(server: Server, lake: TestLake)
     with ThreadPoolExecutor(2) as threads:
         with held_still(lake):
             under_way = [threads.submit(mutation.send, server, key) for _ in range(2)]
-            time.sleep(0.5)
+            wait_for_requests(server, 2)
+            eventually(lambda: lock_waiters(lake, "ducklake_snapshot"), 10)
             assert not any(f.done() for f in under_way)
         first, second = (f.result(20) for f in under_way)
     assert first.json() == {"updated": ["c"], "removed": ["a"], "missing": []}

@@ -17,8 +17,9 @@ from mergus.rest.reports import LARGEST
 from tests.support import lakes, servers
 from tests.support.commits import create
 from tests.support.lakes import TestLake
-from tests.support.listeners import samples
+from tests.support.listeners import eventually, samples
 from tests.support.servers import Server, error_of
+from tests.support.waits import lock_waiters, wait_for_requests
 
 Json = dict[str, Any]
 
@@ -308,7 +309,8 @@ def test_reports_that_cannot_be_kept_hold_nobody_up(tmp_path: Path) -> None:
         other.execute("LOCK TABLE mergus.table_report IN ACCESS EXCLUSIVE MODE")
         with ThreadPoolExecutor(16) as pool:
             waiting = [pool.submit(send, server, SCAN) for _ in range(16)]
-            time.sleep(1)
+            wait_for_requests(server, 16)
+            eventually(lambda: lock_waiters(lake, "table_report"), 10)
             assert not any(w.done() for w in waiting)
             began = time.monotonic()
             assert server.http.get(f"{server.path('main')}/tables/t").status_code == 200

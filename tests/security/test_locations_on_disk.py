@@ -4,8 +4,10 @@ What is named and must not be looked at is a pipe that nobody writes to: who ope
 with them.
 """
 
+import errno
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +30,7 @@ from tests.support.commits import (
     shown,
 )
 from tests.support.lakes import TestLake
+from tests.support.listeners import eventually
 from tests.support.loads import Bucket
 from tests.support.servers import Server, error_of
 
@@ -221,7 +224,18 @@ def test_who_opens_a_pipe_waits(scene: Scene) -> None:
     directory = Path(plain(scene.own.location)) / "metadata"
     place = f"file://{directory}/{scene.pipe(directory)}"
     body = {"requirements": [], "updates": shown(scene.own.snapshot_json(place, new_snapshot_id()))}
-    with pytest.raises(httpx.ReadTimeout):
-        scene.server.http.post(scene.own.url, json=body, timeout=2)
-    # whoever waits is let go
-    os.close(os.open(plain(place), os.O_WRONLY))
+
+    def is_waited_at() -> bool:
+        """It can be opened like this while another has it open, or wants to. Then whoever waits is let go."""
+        try:
+            os.close(os.open(plain(place), os.O_WRONLY | os.O_NONBLOCK))
+        except OSError as e:
+            if e.errno != errno.ENXIO:
+                raise
+            return False
+        return True
+
+    with ThreadPoolExecutor(1) as pool:
+        request = pool.submit(scene.server.http.post, scene.own.url, json=body)
+        eventually(is_waited_at, 20)
+        assert request.result(20).status_code == 400

@@ -237,7 +237,7 @@ class TestAServerSaysNone:
             deadline = time.monotonic() + 10
             while "cannot be put on storage" not in running.log.read_text():
                 assert time.monotonic() < deadline
-                time.sleep(0.1)
+                time.sleep(0.02)
 
     def test_of_its_clients(self, lake: TestLake, tmp_path: Path) -> None:
         """Tokens, good and bad, and what is sent for tokens: nothing of it is said again."""

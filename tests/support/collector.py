@@ -66,7 +66,7 @@ class Collector:
             if not (lost := [span for span in spans if span.parent_id not in known]):
                 return spans
             assert time.monotonic() < deadline, lost
-            time.sleep(0.05)
+            time.sleep(0.02)
 
     def wait_for(self, wanted: Callable[[Span], bool], seconds: float = 15, count: int = 1) -> list[Span]:
         """Spans that are sent, or have been."""

@@ -50,6 +50,11 @@ def eventually(condition: Callable[[], object], seconds: float, what: Callable[[
     return time.monotonic() - began
 
 
+def leads(uri: str) -> bool:
+    """By its own word."""
+    return samples(httpx.get(f"{uri}/metrics", timeout=10).text)["mergus_listener_leads", ()] == 1
+
+
 @dataclass
 class Listener:
     process: servers.Process
@@ -67,8 +72,7 @@ class Listener:
 
     @property
     def leads(self) -> bool:
-        """By its own word."""
-        return samples(httpx.get(f"{self.uri}/metrics", timeout=10).text)["mergus_listener_leads", ()] == 1
+        return leads(self.uri)
 
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)

@@ -84,8 +84,6 @@ class Issuer:
     claims: dict[str, Any] = field(default_factory=dict[str, Any])
     seconds: int = 300
     odd: dict[str, Odd] = field(default_factory=dict[str, Odd])
-    # seconds before each answer
-    delay: float = 0
     requests: Counter[str] = field(default_factory=Counter[str])
     answering: threading.Event = field(default_factory=threading.Event)
     # with it, it is https
@@ -156,11 +154,11 @@ class Issuer:
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         path = urlsplit(request.path).path.removeprefix(self.path)
+        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        # what it says is how things stood when it was asked, however late it says it
+        answer = self.odd.get(path) or self._proper(path, request, body)
         self.requests[path] += 1
         self.answering.wait()
-        time.sleep(self.delay)
-        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
-        answer = self.odd.get(path) or self._proper(path, request, body)
         try:
             request.send_response(answer.status)
             for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():

@@ -58,7 +58,7 @@ class Server:
             except httpx.TransportError:
                 pass
             assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.05)
+            time.sleep(0.02)
 
 
 def error_of(response: httpx.Response) -> tuple[int, str]:
@@ -125,4 +125,4 @@ def wait_for(running: Server, path: str, status: int) -> httpx.Response:
         if answer is not None and answer.status_code == status:
             return answer
         assert time.monotonic() < deadline, running.log.read_text()
-        time.sleep(0.05)
+        time.sleep(0.02)

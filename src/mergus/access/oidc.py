@@ -26,6 +26,7 @@ import orjson
 
 from mergus.access.oidc_fetch import KINDS, Key
 from mergus.access.oidc_keys import UNHURRIED, IssuerKeys, Pace
+from mergus.clock import MACHINE_CLOCK, Clock
 from mergus.config import Settings, variable
 from mergus.errors import NotAuthorized, SetupError
 
@@ -79,7 +80,7 @@ def issuer_of(token: str) -> str | None:
 
 
 class Oidc:
-    def __init__(self, settings: Settings, pace: Pace = UNHURRIED) -> None:
+    def __init__(self, settings: Settings, pace: Pace = UNHURRIED, clock: Clock = MACHINE_CLOCK) -> None:
         if settings.oidc_issuer is None or not settings.oidc_audience:
             needed = variable("oidc_issuer"), variable("oidc_audience")
             raise SetupError(f"for {variable('auth')}=oidc, {needed[0]} and {needed[1]} must be set")
@@ -88,7 +89,7 @@ class Oidc:
         self._algorithms = frozenset(settings.oidc_algorithms.split()) & KINDS.keys()
         self._principal_claim = settings.oidc_principal_claim
         self._roles_claim = settings.oidc_roles_claim
-        self._keys = IssuerKeys(self._issuer, pace)
+        self._keys = IssuerKeys(self._issuer, pace, clock)
 
     async def verify(self, token: str) -> Claims:
         """NotAuthorized unless the token is good; ServiceUnavailable if that cannot be found out now."""

@@ -15,13 +15,13 @@ What must hold:
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from mergus.access.oidc_fetch import Key, NoDocument, fetch_keys, fetch_keys_uri
+from mergus.clock import MACHINE_CLOCK, Clock
 from mergus.errors import ServiceUnavailable
 from mergus.logs import log
 
@@ -47,11 +47,12 @@ Fetched: TypeAlias = tuple[str, tuple[Key, ...]]
 
 
 class IssuerKeys:
-    def __init__(self, issuer: str, pace: Pace = UNHURRIED) -> None:
+    def __init__(self, issuer: str, pace: Pace = UNHURRIED, clock: Clock = MACHINE_CLOCK) -> None:
         self._issuer = issuer
         self._pace = pace
+        self._clock = clock
         self._keys: tuple[Key, ...] = ()
-        # times of the monotonic clock; long ago if never
+        # times of the clock; long ago if never
         self._fetched = self._began = self._placed = float("-inf")
         self._uri: str | None = None
         # the last attempt failed
@@ -62,14 +63,14 @@ class IssuerKeys:
 
     async def find(self, kid: str | None, alg: str) -> tuple[Key, ...]:
         """The keys that may have made such a signature; usually one, none if the issuer has none."""
-        came = time.monotonic()
+        came = self._clock.read()
         await self._freshen(came)
         await self._look_again(came, lambda: len(self._fitting(kid, alg)) > 0)
         return self._fitting(kid, alg)
 
     async def find_again(self, kid: str | None, alg: str) -> tuple[Key, ...]:
         """The same, after the issuer was asked anew."""
-        await self._look_again(time.monotonic(), lambda: False)
+        await self._look_again(self._clock.read(), lambda: False)
         return self._fitting(kid, alg)
 
     async def close(self) -> None:
@@ -102,12 +103,12 @@ class IssuerKeys:
     async def _look_again(self, came: float, is_found: Callable[[], bool]) -> None:
         """Until a fetch has found it, or one that began after this time has not; 503 if the issuer does not answer."""
         while not is_found() and (self._began < came or self._is_fetching):
-            if self._is_fetching or self._may_begin(now := time.monotonic()):
+            if self._is_fetching or self._may_begin(now := self._clock.read()):
                 await asyncio.shield(self._begin())
             elif self._failed:
                 break
             else:
-                await asyncio.sleep(self._began + self._pace.between - now)
+                await self._clock.sleep(self._began + self._pace.between - now)
         if self._failed and not is_found():
             raise _silent()
 
@@ -121,7 +122,7 @@ class IssuerKeys:
     def _begin(self) -> asyncio.Task[None]:
         """The fetch that is under way, or a new one."""
         if self._fetching is None or self._fetching.done():
-            self._began = time.monotonic()
+            self._began = self._clock.read()
             self._fetching = asyncio.create_task(self._fetch())
         return self._fetching
 

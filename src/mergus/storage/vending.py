@@ -8,7 +8,6 @@ key that is not temporary, or is the server's own, is never given out, whatever 
 import asyncio
 import hashlib
 import threading
-import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
+from mergus.clock import MACHINE_CLOCK, Clock
 from mergus.config import Settings
 from mergus.errors import ServiceUnavailable
 from mergus.logs import log
@@ -40,8 +40,9 @@ class Keys:
 
 
 class Vending:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Clock = MACHINE_CLOCK) -> None:
         self._settings = settings
+        self._clock = clock
         self._lock = threading.Lock()
         self._sts: Any = None
         self._kept: OrderedDict[str, tuple[float, Keys]] = OrderedDict()
@@ -74,7 +75,7 @@ class Vending:
             raise Unspeakable(proof.reason)
         policy = session_policy(scope, proof.terms)
         until, kept = self._kept.get(policy, (0.0, None))
-        if kept is not None and time.monotonic() < until:
+        if kept is not None and self._clock.read() < until:
             self._kept.move_to_end(policy)
             return kept
         task = self._under_way.get(policy)
@@ -85,7 +86,7 @@ class Vending:
         return await asyncio.shield(task)
 
     async def _fresh(self, policy: str) -> Keys:
-        asked = time.monotonic()
+        asked = self._clock.read()
         try:
             keys = await asyncio.to_thread(self._assume, policy)
         except Exception as e:
