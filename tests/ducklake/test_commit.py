@@ -136,8 +136,7 @@ def test_a_commit_does_not_take_a_waiting_writer_of_another_lake_for_one_of_its_
         ):
             await holder.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
             waiting = asyncio.create_task(writer.execute("DELETE FROM ducklake_snapshot"))
-            while not other.sql("SELECT FROM pg_locks WHERE NOT granted AND pid = %s", writer.info.backend_pid):
-                await asyncio.sleep(0.01)  # noqa: ASYNC110
+            await asyncio.to_thread(eventually, lambda: lock_waiters(other, "ducklake_snapshot") == 1, 20)
             await create("beside")(pool)
             await holder.rollback()
             await waiting
