@@ -15,6 +15,8 @@ from mergus.ducklake.view_translate import MOST_CHARACTERS, Relation, Tree, pars
 from mergus.ducklake.view_trino import write_for_trino
 from tests.support.view_queries import CERTAIN, NOT_IN_TRINO, ROWS, TABLES, UNCERTAIN, queries
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def db() -> Iterator[duckdb.DuckDBPyConnection]:

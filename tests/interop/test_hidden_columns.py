@@ -18,6 +18,8 @@ from tests.support.readers import FLUSH, MERGE, REWRITE, Agreed, Answer, Served,
 from tests.support.servers import error_of
 from tests.support.writers import Raw, rows
 
+BY_TURNS = True
+
 HIDE: dict[str, str | None] = {"mergus.unsupported-columns": "hide"}
 TYPES = {
     "UINTEGER": "4294967295",

@@ -13,6 +13,8 @@ from tests.support import vended
 from tests.support.readers import BIG, CLEANUP, CREATE, Served, Step, Story
 from tests.support.waits import make_jobs_due
 
+BY_TURNS = True
+
 
 def ask(served: Served, path: str, **body: Any) -> dict[str, Any]:
     http = served.warm.server.http

@@ -7,6 +7,8 @@ import pytest
 from tests.support import lakes, readers
 from tests.support.readers import Served
 
+BY_TURNS = True
+
 # type, default, another value that is larger, both as DuckDB, Spark and Iceberg write them
 DEFAULTS = {
     "i": ("INTEGER", "7", "9"),

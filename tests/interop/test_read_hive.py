@@ -7,6 +7,8 @@ import pytest
 from tests.support.readers import Agreed, Served, Story
 from tests.support.servers import error_of
 
+BY_TURNS = True
+
 HIVE = ", hive_partitioning => true, allow_missing => true"
 
 
