@@ -25,10 +25,7 @@ HEAVY = (
     "tests/pipeline/",
     "tests/rck/",
     # environments that are installed from nothing
-    "tests/test_command_line.py::test_a_checkout_that_has_only_served_installs_spark_for_the_first_job",
-    "tests/test_command_line.py::test_an_environment_without_pip_is_made_anew",
-    "tests/test_command_line.py::test_an_install_that_fails_is_told_and_tried_again",
-    "tests/test_command_line.py::test_an_installed_wheel_names_a_command_that_installs_spark",
+    "tests/test_command_line.py::TestEnvironment",
     "tests/test_demo.py",
     "tests/test_guide.py",
 )
