@@ -45,7 +45,7 @@ def test_readme_lists_every_command() -> None:
     assert sorted(re.findall(r"`(\w+)`", listed)) == sorted(main.commands)
 
 
-def test_the_reference_in_operations_is_that_of_the_settings() -> None:
+def test_operations_md_contains_the_current_reference_of_the_settings() -> None:
     text = (ROOT / "OPERATIONS.md").read_text()
     begin, end = "<!-- settings: begin (mergus config --markdown) -->\n", "<!-- settings: end -->"
     assert text.split(begin)[1].split(end)[0].strip() == reference().strip()
@@ -67,7 +67,7 @@ def test_every_setting_is_described() -> None:
         "postgresql://u:hunter2@hunter2@h/d",
     ],
 )
-def test_a_password_is_hidden_wherever_it_stands(text: str) -> None:
+def test_a_password_is_masked_anywhere_in_a_message(text: str) -> None:
     assert "hunter2" not in hide_password(text)
     assert "u" in hide_password(text)
 
@@ -82,7 +82,7 @@ def test_config_shows_no_password_however_it_is_written(dsn: str) -> None:
     assert "MERGUS_POSTGRES_DSN=" in done.stdout
 
 
-def test_a_dsn_that_cannot_be_read_is_not_quoted() -> None:
+def test_an_unreadable_dsn_is_not_printed() -> None:
     done = mergus("init", MERGUS_POSTGRES_DSN="password hunter2 nonsense =")
     assert done.returncode == 1
     assert "MERGUS_POSTGRES_DSN" in done.stderr
@@ -103,14 +103,14 @@ def test_a_dsn_that_cannot_be_read_is_not_quoted() -> None:
         ("MERGUS_POSTGRES_PORT", "99999"),
     ],
 )
-def test_a_bad_setting_is_named(variable: str, value: str) -> None:
+def test_an_invalid_setting_is_reported_by_name(variable: str, value: str) -> None:
     done = mergus("config", **{variable: value})
     assert done.returncode == 1
     assert variable in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_without_a_postgres_the_commands_say_what_to_set() -> None:
+def test_commands_without_a_postgres_dsn_name_the_setting_to_set() -> None:
     for command in ("serve", "listen", "init", "doctor"):
         done = mergus(command)
         assert done.returncode == 1
@@ -118,7 +118,7 @@ def test_without_a_postgres_the_commands_say_what_to_set() -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_keys_are_taken_from_one_place_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_keys_are_taken_from_one_source_only(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in os.environ if n.startswith(("MERGUS_", "AWS_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("MERGUS_STATE_DIR", "/nonexistent")
@@ -133,7 +133,7 @@ def test_keys_are_taken_from_one_place_together(monkeypatch: pytest.MonkeyPatch)
     assert settings.s3_session_token is None
 
 
-def test_settings_survive_the_way_into_another_process() -> None:
+def test_settings_are_passed_to_another_process_unchanged() -> None:
     settings = lakes.backend_settings().model_copy(update={"port": 1, "s3_path_style": False, "pool_timeout": 0.5})
     done = mergus("config", **environment(settings))
     assert "MERGUS_PORT=1\n" in done.stdout
@@ -141,14 +141,14 @@ def test_settings_survive_the_way_into_another_process() -> None:
     assert "MERGUS_POOL_TIMEOUT=0.5\n" in done.stdout
 
 
-def test_settings_that_cannot_be_used_never_show_their_value() -> None:
+def test_an_invalid_setting_is_reported_without_its_value() -> None:
     with pytest.raises(SetupError) as caught:
         load_settings(port="hunter2")
     assert "hunter2" not in str(caught.value)
 
 
 class TestDoctor:
-    def test_each_failing_check_says_what_to_do(self) -> None:
+    def test_doctor_names_a_remedy_for_each_failed_check(self) -> None:
         with lakes.lake() as lake:
             env = environment(lake.settings)
             lake.sql("DROP TRIGGER mergus_notify_snapshot ON public.ducklake_snapshot")
@@ -161,7 +161,7 @@ class TestDoctor:
             assert mergus("init", **env).returncode == 0
             assert mergus("doctor", **env).returncode == 0
 
-    def test_a_table_that_is_broken_is_found_and_one_that_iceberg_lacks_is_told(self) -> None:
+    def test_doctor_fails_for_a_broken_table_and_mentions_unsupported_ones(self) -> None:
         with lakes.lake() as lake:
             env = environment(lake.settings)
             failure = "INSERT INTO listener_failure (table_id, kind, message, attempts) VALUES (%s, %s, 'why', 3)"
@@ -174,19 +174,19 @@ class TestDoctor:
             assert done.returncode == 1
             assert re.findall(r"^FAIL  (\w+) +1 tables", done.stdout, re.M) == ["listener"]
 
-    def test_no_lake_yet(self) -> None:
+    def test_doctor_recommends_init_without_a_lake(self) -> None:
         with lakes.database() as dsn:
             done = mergus("doctor", **environment(lakes.settings_for(dsn)))
             assert done.returncode == 1
             assert "mergus init" in done.stdout
 
-    def test_a_snapshot_in_the_future_is_noticed(self) -> None:
+    def test_doctor_reports_a_snapshot_in_the_future(self) -> None:
         with lakes.lake() as lake:
             lake.sql("UPDATE ducklake_snapshot SET snapshot_time = now() + interval '1 hour'")
             done = mergus("doctor", **environment(lake.settings))
             assert re.search(r"FAIL  history +the newest snapshot is 3\d\d\d s in the future", done.stdout)
 
-    def test_findings_as_json(self) -> None:
+    def test_doctor_prints_its_findings_as_json(self) -> None:
         import json
 
         with lakes.lake() as lake:
@@ -194,13 +194,13 @@ class TestDoctor:
         assert all(f["ok"] for f in findings)
 
 
-def test_smoke_fails_where_nothing_is_served() -> None:
+def test_smoke_fails_without_a_server() -> None:
     done = mergus("smoke", "--uri", "http://127.0.0.1:1")
     assert done.returncode == 1
     assert "no answer" in done.stderr
 
 
-def test_every_pixi_task_is_a_script_of_ours() -> None:
+def test_every_pixi_task_runs_an_existing_script() -> None:
     tasks = tomllib.loads((ROOT / "pixi.toml").read_text())["tasks"]
     wanted = {"serve", "serve-hi", "demo", "test", "test-heavy", "check", "init", "smoke"} | {
         f"backends-{way}" for way in ("up", "down")
@@ -231,7 +231,7 @@ class TestEnvironment:
             words, cwd=checkout, env={**base, **env}, capture_output=True, text=True, timeout=300, check=False
         )
 
-    def test_an_install_that_fails_is_told_and_tried_again(self, checkout: Path) -> None:
+    def test_a_failed_install_is_reported_and_retried(self, checkout: Path) -> None:
         offline = self.run(checkout, PIP_NO_INDEX="1")
         assert offline.returncode == 1
         assert "could not be made" in offline.stderr
@@ -296,22 +296,22 @@ class TestJava:
         assert done.returncode == 1
         return done.stderr
 
-    def test_a_machine_without_java_is_told_which_to_install(self, tmp_path: Path) -> None:
+    def test_a_job_without_java_names_the_version_to_install(self, tmp_path: Path) -> None:
         said = self.run(PATH=str(tmp_path))
         assert said.startswith(
             "error: Spark needs Java 17: install it (Debian and Ubuntu: apt-get install openjdk-17-jre"
         )
 
-    def test_a_java_home_without_java_is_named(self, tmp_path: Path) -> None:
+    def test_a_job_reports_a_java_home_without_java(self, tmp_path: Path) -> None:
         assert f"JAVA_HOME is {tmp_path}, and has no bin/java. Spark needs Java 17" in self.run(JAVA_HOME=str(tmp_path))
 
     @pytest.mark.parametrize(("version", "major"), [("11.0.22", 11), ("1.8.0_402", 8)])
-    def test_an_old_java_is_told(self, tmp_path: Path, version: str, major: int) -> None:
+    def test_a_job_reports_a_java_that_is_too_old(self, tmp_path: Path, version: str, major: int) -> None:
         program = tmp_path / "bin/java"
         program.parent.mkdir()
         program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-16' >&2\n")
         program.chmod(0o755)
         assert f"{program} is Java {major}. Spark needs Java 17" in self.run(JAVA_HOME=str(tmp_path))
 
-    def test_with_java_the_server_is_asked(self) -> None:
+    def test_a_job_with_java_contacts_the_server(self) -> None:
         assert "no answer" in self.run(**{k: v for k, v in os.environ.items() if k == "JAVA_HOME"})

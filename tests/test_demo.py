@@ -17,7 +17,7 @@ COMMITS = [
 TOLD = Told("A <title>", True, COMMITS, [("Chad", 3)], ["country", "orders"], {"verify": "all the same"})
 
 
-def test_the_demo_ends_well_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_demo_succeeds_and_leaves_nothing_behind(tmp_path: Path) -> None:
     # somebody has a lake of their own, which must not be touched
     env = {**os.environ, "MERGUS_POSTGRES_DSN": "postgresql://nobody@nowhere/theirs", "MERGUS_URI": "http://nowhere"}
     page = tmp_path / "page.html"
@@ -33,7 +33,7 @@ def test_the_demo_ends_well_and_leaves_nothing(tmp_path: Path) -> None:
     assert ours == []
 
 
-def test_a_report_in_text() -> None:
+def test_the_demo_report_is_rendered_as_text() -> None:
     told = text(TOLD).splitlines()
     assert told[0] == "A <title>"
     (bronze,) = [line for line in told if line.startswith("bronze.<o>")]
@@ -45,14 +45,14 @@ def test_a_report_in_text() -> None:
     assert told[-1] == "verify: all the same"
 
 
-def test_a_report_as_a_page() -> None:
+def test_the_demo_report_is_rendered_as_escaped_html() -> None:
     page = html(TOLD)
     assert (page.count("<circle"), page.count("<polyline")) == (3, 2)
     assert "A &lt;title&gt;" in page
     assert "<o>" not in page
 
 
-def test_whose_a_commit_is() -> None:
+def test_the_demo_attributes_commits_to_duckdb_or_spark() -> None:
     summary = {"operation": "append", "total-records": "9", "total-position-deletes": "2"}
     listed = [
         {"snapshot-id": 7, "timestamp-ms": 1, "summary": summary},

@@ -210,14 +210,14 @@ def matches(matcher: Any, labels: dict[str, str]) -> bool:
 
 
 class TestDashboards:
-    def test_the_files_are_what_the_generator_makes(self) -> None:
+    def test_the_dashboard_files_are_those_of_the_generator(self) -> None:
         made = generator().made()
         assert {path.name for path in made} == set(dashboards())
         for path, text in made.items():
             assert path.read_text() == text, f"run python deploy/grafana/dashboards.py: {path.name} is another"
 
     @pytest.mark.parametrize("name", sorted(dashboards()))
-    def test_grafana_can_import_them(self, name: str) -> None:
+    def test_every_dashboard_has_the_fields_that_grafana_imports(self, name: str) -> None:
         found = dashboards()[name]
         assert found["schemaVersion"] >= 39
         assert f"{found['uid']}.json" == name
@@ -241,11 +241,13 @@ class TestDashboards:
             assert one["x"] + one["w"] <= 24
 
     @pytest.mark.parametrize(("where", "expression", "legend"), shown())
-    def test_every_line_can_be_drawn(self, told: Told, where: str, expression: str, legend: str) -> None:
+    def test_every_panel_query_uses_existing_metrics_and_labels(
+        self, told: Told, where: str, expression: str, legend: str
+    ) -> None:
         expr = check(told, expression)
         assert set(re.findall(r"{{(\w+)}}", legend)) <= left_labels(told, expr), where
 
-    def test_variables_are_found(self, told: Told) -> None:
+    def test_dashboard_variables_query_existing_labels(self, told: Told) -> None:
         for found in dashboards().values():
             for variable in found["templating"]["list"]:
                 if variable["type"] == "query":
@@ -253,7 +255,7 @@ class TestDashboards:
                     assert asked is not None
                     assert asked[2] in known_labels(told, check(told, asked[1]))
 
-    def test_nothing_that_is_told_is_left_out(self, told: Told) -> None:
+    def test_every_metric_is_shown_on_a_dashboard(self, told: Told) -> None:
         left_out = generator().NOT_SHOWN
         asked = {s.name for _, expression, _ in shown() for s in selectors(parsed(expression))}
         histograms = {name.removesuffix(end) for name in asked if name for end in ("_bucket", "_sum", "_count")}
@@ -274,7 +276,7 @@ def anchors() -> set[str]:
 
 class TestAlerts:
     @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
-    def test_each_can_fire_and_says_what_to_do(self, told: Told, rule: Json) -> None:
+    def test_every_alert_uses_existing_metrics_and_links_a_runbook(self, told: Told, rule: Json) -> None:
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
         expr = check(told, rule["expr"])
         assert re.fullmatch(r"[1-9]\d*[smh]", rule.get("for", "1m"))
@@ -289,12 +291,12 @@ class TestAlerts:
         assert anchor in anchors()
         assert anchor == rule["alert"].lower()
 
-    def test_each_is_there_once_and_so_is_its_runbook(self) -> None:
+    def test_every_alert_has_a_unique_name_and_one_runbook(self) -> None:
         names = [rule["alert"] for rule in alerts()]
         assert len(set(names)) == len(names)
         assert sorted(re.findall(r"^### (Mergus\w+)$", OPERATIONS, re.MULTILINE)) == sorted(names)
 
-    def test_an_expression_that_asks_for_nothing_is_found_out(self, told: Told) -> None:
+    def test_the_query_check_rejects_unknown_metrics_and_labels(self, told: Told) -> None:
         """The checks themselves."""
         for wrong in (
             "sum(rate(mergus_nothing_total[5m]))",
@@ -309,7 +311,7 @@ class TestAlerts:
             check(told, "rate(mergus_requests_total)")
 
 
-def test_every_metric_of_ours_has_been_seen(told: Told) -> None:
+def test_every_declared_metric_is_exposed_by_the_test_server(told: Told) -> None:
     """Else the tests above say nothing of it."""
     declared = {value._name for value in vars(metrics).values() if hasattr(value, "_labelnames")}
     assert declared

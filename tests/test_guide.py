@@ -29,7 +29,9 @@ def shell(text: str) -> None:
             assert done.exit_code in {0, 3}, f"{line}\n{done.output}"
 
 
-def test_every_cell(lake: TestLake, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_cell_of_the_guide_prints_what_is_documented(
+    lake: TestLake, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = connection_values(StateDir(tmp_path), lake.of_writers, server.uri, "")
     for name, value in values.items():
         monkeypatch.setenv(name, value)

@@ -36,7 +36,7 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(story())  # pyright: ignore[reportArgumentType]
 
 
-def test_those_who_come_together_share_one_call() -> None:
+def test_concurrent_callers_share_one_call() -> None:
     async def story() -> None:
         clock = Clock()
         shared = Shared(clock.call)
@@ -46,7 +46,7 @@ def test_those_who_come_together_share_one_call() -> None:
     run(story)
 
 
-def test_who_comes_while_a_call_runs_waits_for_the_next() -> None:
+def test_a_caller_during_a_running_call_waits_for_the_next_call() -> None:
     async def story() -> None:
         clock = Clock()
         shared = Shared(clock.call)
@@ -62,7 +62,7 @@ def test_who_comes_while_a_call_runs_waits_for_the_next() -> None:
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=60))
 @settings(max_examples=60)
-def test_no_caller_is_given_what_began_before_it_came(pauses: list[int]) -> None:
+def test_no_caller_gets_the_result_of_a_call_that_began_earlier(pauses: list[int]) -> None:
     async def story() -> None:
         clock = Clock()
         shared = Shared(clock.call)
@@ -83,7 +83,7 @@ def test_no_caller_is_given_what_began_before_it_came(pauses: list[int]) -> None
     run(story)
 
 
-def test_a_failure_goes_to_those_who_waited_and_to_nobody_else() -> None:
+def test_a_failed_call_fails_its_waiting_callers_only() -> None:
     async def story() -> None:
         calls = 0
 
@@ -103,7 +103,7 @@ def test_a_failure_goes_to_those_who_waited_and_to_nobody_else() -> None:
     run(story)
 
 
-def test_who_goes_away_takes_nothing_from_others() -> None:
+def test_a_cancelled_caller_does_not_cancel_the_shared_call() -> None:
     async def story() -> None:
         clock = Clock()
         shared = Shared(clock.call)

@@ -39,7 +39,7 @@ def lake() -> Iterator[TestLake]:
         yield made
 
 
-def test_it_shows_the_lake_and_who_is_in_need_the_worst_first(lake: TestLake) -> None:
+def test_mergus_status_shows_the_lake_and_tables_in_need_worst_first(lake: TestLake) -> None:
     text = shown(lake.settings)
     assert re.search(r"^holds +2 namespaces, 3 tables, 0 views$", text, re.MULTILINE)
     assert re.search(r"^rows +12,823$", text, re.MULTILINE)
@@ -55,7 +55,7 @@ def test_it_shows_the_lake_and_who_is_in_need_the_worst_first(lake: TestLake) ->
     assert second.index("compact: ") == first.index("flush: ") == head.index("NEEDS")
 
 
-def test_it_shows_a_namespace_and_a_table(lake: TestLake) -> None:
+def test_mergus_status_shows_a_namespace_and_a_table(lake: TestLake) -> None:
     head, fine, waiting = shown(lake.settings, "main").splitlines()
     assert head.split()[:3] == ["NAMESPACE", "TABLE", "FILES"]
     assert fine.split()[:3] == ["main", "fine", "0"]
@@ -66,7 +66,7 @@ def test_it_shows_a_namespace_and_a_table(lake: TestLake) -> None:
     assert "mergus maintain compact --step merge -- a.b 't\\x1b[31m'" in text
 
 
-def test_as_json_it_has_what_the_server_answers(lake: TestLake) -> None:
+def test_mergus_status_json_has_the_fields_of_the_server_answer(lake: TestLake) -> None:
     whole = json.loads(shown(lake.settings, "--json"))
     assert (whole["tables"], whole["inlined-rows"], whole["tables-in-need"]["flush"]) == (3, 12_303, 1)
     assert [t["identifier"]["name"] for t in whole["health"]] == ["waiting", "t\x1b[31m"]
@@ -78,13 +78,13 @@ def test_as_json_it_has_what_the_server_answers(lake: TestLake) -> None:
 
 
 @pytest.mark.parametrize("args", [("nowhere",), ("nowhere", "t"), ("main", "nothing")])
-def test_what_is_not_there_is_named(args: tuple[str, ...], lake: TestLake) -> None:
+def test_mergus_status_names_a_missing_namespace_or_table(args: tuple[str, ...], lake: TestLake) -> None:
     done = run(lake.settings, *args)
     assert (done.exit_code, done.stdout) == (1, "")
     assert "does not exist: " + ".".join(args) in done.stderr
 
 
-def test_a_postgres_that_does_not_answer_is_told(lake: TestLake) -> None:
+def test_mergus_status_reports_an_unreachable_postgres(lake: TestLake) -> None:
     away = lake.settings.model_copy(update={"postgres_dsn": SecretStr("postgresql://u:hunter2@127.0.0.1:1/x")})
     done = run(away)
     assert done.exit_code == 1
@@ -94,7 +94,7 @@ def test_a_postgres_that_does_not_answer_is_told(lake: TestLake) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_postgres_without_a_lake_is_told() -> None:
+def test_mergus_status_reports_a_postgres_without_a_lake() -> None:
     with lakes.database() as dsn:
         done = run(lakes.settings_for(dsn))
     assert done.exit_code == 1
@@ -102,7 +102,7 @@ def test_a_postgres_without_a_lake_is_told() -> None:
     assert "mergus init" in done.stderr
 
 
-def test_a_lake_without_tables() -> None:
+def test_mergus_status_of_an_empty_lake_reports_no_table_in_need() -> None:
     with lakes.lake() as empty:
         text = shown(empty.settings)
         assert text.endswith("No table needs anything.\n")

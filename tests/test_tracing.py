@@ -107,7 +107,7 @@ def objects_put(spans: list[Span]) -> list[str]:
 
 
 class TestACommitOfAClient:
-    def test_is_one_trace_from_the_client_to_storage(self, traced: Traced) -> None:
+    def test_a_client_commit_is_one_trace_from_the_client_to_storage(self, traced: Traced) -> None:
         trace_id, client, header = traceparent()
         snapshot_id = traced.append("commits", [1, 2, 3], header)
         (work,) = traced.materialised(snapshot_id)
@@ -133,7 +133,7 @@ class TestACommitOfAClient:
         assert any(re.search(r"/snap-\d+-\w+\.avro$", key) for key in put)
         assert any(key.endswith(".metadata.json") for key in put)
 
-    def test_is_told_as_the_conventions_for_http_have_it(self, traced: Traced) -> None:
+    def test_request_spans_follow_the_http_semantic_conventions(self, traced: Traced) -> None:
         trace_id, _, header = traceparent()
         answer = traced.server.http.get("/v1/lake/namespaces?pageSize=7", headers={"traceparent": header})
         (span,) = traced.collector.wait_for(lambda s: s.trace_id == trace_id and s.kind == "server")
@@ -155,7 +155,7 @@ class TestACommitOfAClient:
         }
         assert span.resource["service.version"] == __version__
 
-    def test_has_its_trace_in_the_log_and_in_the_lake(self, traced: Traced) -> None:
+    def test_a_client_commit_stores_its_trace_id_in_the_log_and_in_ducklake(self, traced: Traced) -> None:
         trace_id, _, header = traceparent()
         answer = traced.server.http.post(
             "/v1/lake/namespaces", json={"namespace": ["logged"]}, headers={"traceparent": header, "tracestate": "a=b"}
@@ -172,7 +172,7 @@ class TestACommitOfAClient:
         assert (kept["traceparent"], kept["tracestate"]) == (f"00-{trace_id}-{transaction.id}-01", "a=b")
         assert kept["request-id"] == rid
 
-    def test_that_the_client_does_not_sample_is_sampled_nowhere(self, traced: Traced) -> None:
+    def test_a_commit_that_the_client_does_not_sample_is_not_traced(self, traced: Traced) -> None:
         trace_id, _, header = traceparent("00")
         unsampled = traced.append("unsampled", [1], header)
         ((extra,),) = traced.lake.sql(
@@ -185,7 +185,7 @@ class TestACommitOfAClient:
         assert traced.collector.trace(trace_id) == []
         assert not [s for s in traced.collector.spans if unsampled in (s["mergus.snapshot.ids"] or [])]
 
-    def test_of_several_snapshots_is_one_piece_of_work(self, traced: Traced) -> None:
+    def test_a_commit_of_several_snapshots_is_materialised_in_one_span(self, traced: Traced) -> None:
         """PyIceberg's overwrite is a delete and an append."""
         before = traced.append("overwritten", [1, 2])
         listeners.wait_until_caught_up(traced.lake, 10)
@@ -198,7 +198,7 @@ class TestACommitOfAClient:
         assert work.links == ()
         assert work.parent_id == traced.commit_of(made).id
 
-    def test_that_others_were_done_with_has_a_span_in_its_own_trace(self, traced: Traced) -> None:
+    def test_commits_materialised_together_have_a_span_in_each_trace(self, traced: Traced) -> None:
         for number in (1, 2):
             traced.append("burst", [number])
         listeners.wait_until_caught_up(traced.lake, 10)
@@ -237,7 +237,7 @@ def tell(db: duckdb.DuckDBPyConnection, header: str) -> None:
 
 
 class TestACommitOfDuckDB:
-    def test_is_a_trace_that_the_listener_begins(self, traced: Traced) -> None:
+    def test_a_duckdb_commit_is_a_trace_started_by_the_listener(self, traced: Traced) -> None:
         with traced.lake.duckdb() as db:
             db.execute("CREATE TABLE main.ducks AS SELECT range AS i FROM range(1000)")
             listeners.wait_until_caught_up(traced.lake, 10)
@@ -254,7 +254,7 @@ class TestACommitOfDuckDB:
             assert any(f"/snap-{snapshot_id}-" in key for key in objects_put(spans))
             assert any(s["mergus.statement"] == "annex.chains.WRITE" for s in spans)
 
-    def test_is_in_the_trace_that_it_tells_of(self, traced: Traced) -> None:
+    def test_a_duckdb_commit_with_a_traceparent_joins_that_trace(self, traced: Traced) -> None:
         trace_id, span_id, header = traceparent()
         with traced.lake.duckdb() as db:
             db.execute("CREATE TABLE main.told (i BIGINT)")
@@ -266,7 +266,7 @@ class TestACommitOfDuckDB:
         assert (work.trace_id, work.parent_id) == (trace_id, span_id)
 
 
-def test_a_load_of_what_is_ready_is_one_span_and_a_probe_is_none(traced: Traced) -> None:
+def test_a_cached_load_is_one_span_and_probes_are_not_traced(traced: Traced) -> None:
     traced.append("ready", [1])
     listeners.wait_until_caught_up(traced.lake, 10)
     loads.get(traced.server, "ready")
@@ -284,7 +284,7 @@ def test_a_load_of_what_is_ready_is_one_span_and_a_probe_is_none(traced: Traced)
     assert traced.collector.trace(trace_id) == [load]
 
 
-def test_what_is_refused_or_is_no_trace_is_told_without_words(traced: Traced) -> None:
+def test_spans_of_refused_requests_carry_no_message_text(traced: Traced) -> None:
     (missing, _, header) = traceparent()
     traced.server.http.get("/v1/lake/namespaces/nowhere/tables/t", headers={"traceparent": header})
     unknown = traced.server.http.request("PROPFIND", "/coffee", headers={"traceparent": "00-beans"})
@@ -297,7 +297,7 @@ def test_what_is_refused_or_is_no_trace_is_told_without_words(traced: Traced) ->
     assert (span["http.response.status_code"], span.failed, span.said) == (404, False, "")
 
 
-def test_work_that_fails_is_tried_again_in_the_trace_of_its_commit(traced: Traced) -> None:
+def test_failed_materialisation_is_retried_in_the_trace_of_its_commit(traced: Traced) -> None:
     trace_id, span_id, header = traceparent()
     with traced.lake.duckdb() as db:
         db.execute("BEGIN")

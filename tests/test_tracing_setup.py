@@ -38,7 +38,7 @@ def black_hole() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["nobody there", "silent"])
-def test_a_collector_that_is_away_costs_nothing_but_its_traces(kind: str, lake: TestLake, tmp_path: Path) -> None:
+def test_an_unreachable_collector_loses_traces_only(kind: str, lake: TestLake, tmp_path: Path) -> None:
     with black_hole() as silent:
         endpoint = silent if kind == "silent" else "http://127.0.0.1:1"
         told = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "50"}
@@ -91,7 +91,7 @@ main()
 @pytest.mark.parametrize(
     "command", [["serve", "--no-init"], ["serve", "--no-init", "--workers", "2"], ["listen", "--no-init"]]
 )
-def test_without_the_extra_traces_are_refused_at_the_start(command: list[str], lake: TestLake) -> None:
+def test_tracing_without_its_packages_is_refused_at_the_start(command: list[str], lake: TestLake) -> None:
     settings = lake.settings.model_copy(update={"tracing": "otlp", "port": 0})
     done = run(WITHOUT_THE_EXTRA.format(command=command), settings)
     assert done.returncode == 1, done.stderr
@@ -102,7 +102,7 @@ def test_without_the_extra_traces_are_refused_at_the_start(command: list[str], l
     ), done.stderr
 
 
-def test_off_nothing_of_the_sdk_is_imported(lake: TestLake) -> None:
+def test_the_opentelemetry_sdk_is_not_imported_if_tracing_is_off(lake: TestLake) -> None:
     """FastAPI imports OpenTelemetry's interface in any case, and would bring its own telemetry if it were let."""
     code = """
 import asyncio, sys
@@ -139,21 +139,21 @@ print(sorted(known & {"opentelemetry.sdk", "opentelemetry.exporter", "openteleme
         ("OTEL_BSP_MAX_QUEUE_SIZE", "1", "max_export_batch_size"),
     ],
 )
-def test_variables_that_cannot_be_used_are_named_and_not_quoted(name: str, value: str, message: str) -> None:
+def test_invalid_otel_variables_are_named_without_their_values(name: str, value: str, message: str) -> None:
     with environment({name: value}), pytest.raises(SetupError, match=message) as raised:
         otel.Otel().close()
     assert "recognisable" not in str(raised.value)
 
 
 @pytest.mark.parametrize("value", ["", "a=b", "authorization=Bearer%20x, b = c=d", "api-key=a/b+c=,", "a=Bearer x"])
-def test_headers_that_the_exporter_takes_are_taken(value: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_otlp_headers_that_the_exporter_accepts_are_accepted(value: str, caplog: pytest.LogCaptureFixture) -> None:
     with environment({"OTEL_EXPORTER_OTLP_HEADERS": value}):
         otel.Otel().close()
     assert caplog.records == []
 
 
 @given(st.text(st.sampled_from('ab=, ;"/x-Z9é\\')))
-def test_whatever_the_exporter_would_log_of_headers_is_refused(value: str) -> None:
+def test_otlp_headers_that_the_exporter_would_log_are_refused(value: str) -> None:
     from opentelemetry.util import re as exporters
 
     with environment({"OTEL_EXPORTER_OTLP_HEADERS": value}), pytest.MonkeyPatch.context() as patch:
@@ -170,7 +170,7 @@ def test_whatever_the_exporter_would_log_of_headers_is_refused(value: str) -> No
 
 
 @given(st.one_of(st.text(), st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps)))
-def test_who_writes_something_else_into_extra_info_is_in_no_trace(text: str) -> None:
+def test_commit_extra_info_without_a_traceparent_joins_no_trace(text: str) -> None:
     assert told.trace(text) == {}
     assert told.trace(json.dumps({"traceparent": [text], "x": {"traceparent": text}})) == {}
     assert told.trace(json.dumps({"traceparent": text, "tracestate": 1})) == {"traceparent": text}
@@ -181,7 +181,7 @@ def made(snapshot_id: int, *tables: int) -> Made:
     return Made(snapshot_id, frozenset(tables), {})
 
 
-def test_causes_wait_until_they_are_done_and_are_not_kept_for_what_is_not_worked_on(
+def test_trace_causes_are_kept_until_their_table_is_materialised_and_not_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     began: list[list[int]] = []
@@ -209,7 +209,7 @@ def test_causes_wait_until_they_are_done_and_are_not_kept_for_what_is_not_worked
     assert began[-1] == list(range(9 + 2 * MOST_CAUSES, 9 + MOST_CAUSES, -1))
 
 
-def test_off_every_call_is_nothing() -> None:
+def test_every_tracing_call_is_a_no_op_if_tracing_is_off() -> None:
     async def story() -> None:
         async with tracing.sent():
             assert not tracing.is_on()

@@ -122,7 +122,7 @@ class Later(datetime):
 
 class TestAGoodToken:
     @pytest.mark.parametrize("alg", ["RS256", "PS512", "ES256", "ES384", "ES512", "EdDSA"])
-    def test_is_taken_for_what_it_says(self, alg: str, idp: Issuer) -> None:
+    def test_a_valid_token_gives_its_principal_roles_scope_and_expiry(self, alg: str, idp: Issuer) -> None:
         idp.keys = [SigningKey("k", alg, private_key(alg))]
         token = idp.token(roles=["reader", "writer"], scope="ns:sales:r x")
         claims = verified(idp, token, oidc_algorithms=alg)
@@ -131,7 +131,7 @@ class TestAGoodToken:
         assert claims.scope == "ns:sales:r x"
         assert abs(claims.expires_at - time.time() - idp.seconds) < 5
 
-    def test_of_the_token_endpoint_too(self, idp: Issuer) -> None:
+    def test_tokens_from_the_issuers_token_endpoint_are_accepted(self, idp: Issuer) -> None:
         form = {"grant_type": "client_credentials", "scope": "a b"}
         found = [
             httpx.post(f"{idp.url}/token", data=form, auth=("spark", "spark-secret")),
@@ -147,7 +147,7 @@ class TestAGoodToken:
         ]
         assert [answer.status_code for answer in wrong] == [401, 401, 400]
 
-    def test_of_an_issuer_with_a_path(self) -> None:
+    def test_tokens_of_an_issuer_whose_url_has_a_path_are_accepted(self) -> None:
         for path in ("/realms/lake", "/realms/lake/"):
             with issuer() as idp:
                 idp.path = path.rstrip("/")
@@ -155,19 +155,19 @@ class TestAGoodToken:
                 named = idp.url + path[12:]
                 assert verified(idp, idp.token(iss=named), oidc_issuer=named).principal == "alice"
 
-    def test_may_be_for_others_too(self, idp: Issuer) -> None:
+    def test_a_token_that_lists_several_audiences_is_accepted_if_mergus_is_among_them(self, idp: Issuer) -> None:
         assert verified(idp, idp.token(aud=["other", AUDIENCE])).principal == "alice"
 
     @pytest.mark.parametrize("typ", [None, "JWT", "at+jwt", "application/at+jwt", "AT+JWT"])
-    def test_may_have_the_type_of_an_access_token(self, typ: str | None, idp: Issuer) -> None:
+    def test_a_token_may_have_the_typ_header_of_a_jwt_or_of_an_access_token(self, typ: str | None, idp: Issuer) -> None:
         assert verified(idp, idp.token(headers={"typ": typ})).principal == "alice"
 
-    def test_may_be_a_little_late_or_early(self, idp: Issuer) -> None:
+    def test_exp_and_nbf_of_a_token_are_checked_with_a_leeway(self, idp: Issuer) -> None:
         now = int(time.time())
         assert verified(idp, idp.token(exp=now - LEEWAY + 10, nbf=now - 100))
         assert verified(idp, idp.token(nbf=now + LEEWAY - 10, iat=None))
 
-    def test_is_good_many_times_and_over_when_it_has_expired(
+    def test_a_token_can_be_used_repeatedly_until_it_expires(
         self, idp: Issuer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def body(oidc: Oidc) -> None:
@@ -180,7 +180,7 @@ class TestAGoodToken:
         run(idp, body)
         assert idp.fetches == 1
 
-    def test_tells_its_issuer_before_it_is_checked(self, idp: Issuer) -> None:
+    def test_the_issuer_of_a_token_is_read_before_its_signature_is_checked(self, idp: Issuer) -> None:
         assert issuer_of(idp.token()) == idp.url
         assert issuer_of(idp.token(iss="other") + "A") == "other"
         deep = b"[" * 10_000
@@ -191,58 +191,58 @@ class TestAGoodToken:
 
 class TestClaimsThatAreRefused:
     @pytest.mark.parametrize("iss", ["https://example.com", "", 1, ["x"]])
-    def test_another_issuer(self, iss: Any, idp: Issuer) -> None:
+    def test_a_token_of_another_issuer_is_refused(self, iss: Any, idp: Issuer) -> None:
         key = idp.keys[0]
         claims = json.dumps(idp.usual(iss=iss)).encode()
         token = jwt.api_jws.encode(claims, key.private, key.alg, headers={"kid": key.kid})
         assert "of another issuer" in refusal(idp, token)
 
-    def test_an_issuer_with_a_slash_more(self, idp: Issuer) -> None:
+    def test_a_token_whose_issuer_has_an_additional_trailing_slash_is_refused(self, idp: Issuer) -> None:
         assert "of another issuer" in refusal(idp, idp.token(iss=f"{idp.url}/"))
 
     @pytest.mark.parametrize("name", ["iss", "aud", "exp", "nbf"])
-    def test_one_that_is_missing(self, name: str, idp: Issuer) -> None:
+    def test_a_token_without_a_required_claim_is_refused(self, name: str, idp: Issuer) -> None:
         assert refusal(idp, idp.token(**{name: None})) == f"The token has no {name}"
 
     @pytest.mark.parametrize("aud", ["other", ["other", "another"], "mergus2", {"mergus": 1}, 1, [AUDIENCE, 1]])
-    def test_another_audience(self, aud: Any, idp: Issuer) -> None:
+    def test_a_token_for_another_audience_is_refused(self, aud: Any, idp: Issuer) -> None:
         assert "for another audience" in refusal(idp, idp.token(aud=aud))
 
     @pytest.mark.parametrize("aud", [[], ""])
-    def test_no_audience(self, aud: Any, idp: Issuer) -> None:
+    def test_a_token_with_an_empty_audience_is_refused(self, aud: Any, idp: Issuer) -> None:
         assert refusal(idp, idp.token(aud=aud)) == "The token has no aud"
 
-    def test_the_past(self, idp: Issuer) -> None:
+    def test_an_expired_token_is_refused_without_a_request_to_the_issuer(self, idp: Issuer) -> None:
         now = int(time.time())
         assert "expired" in refusal(idp, idp.token(exp=now - LEEWAY - 1))
         # nor need its issuer be asked
         assert idp.requests.total() == 0
 
     @pytest.mark.parametrize("name", ["nbf", "iat"])
-    def test_the_future(self, name: str, idp: Issuer) -> None:
+    def test_a_token_that_is_not_valid_yet_is_refused(self, name: str, idp: Issuer) -> None:
         later: dict[str, Any] = {name: int(time.time()) + LEEWAY + 10}
         assert "not good yet" in refusal(idp, idp.token(**later))
 
     @pytest.mark.parametrize("name", ["exp", "nbf"])
     @pytest.mark.parametrize("value", [True, "text", [], {}, float("inf"), float("nan"), 10**15, "4000000000"])
-    def test_a_time_that_is_none(self, name: str, value: Any, idp: Issuer) -> None:
+    def test_a_token_whose_exp_or_nbf_is_no_time_is_refused(self, name: str, value: Any, idp: Issuer) -> None:
         assert refusal(idp, idp.token(**{name: value}))
 
     @pytest.mark.parametrize("sub", [None, "", " ", " alice", "a\nb", "a\0b", "\u202eecila", "\ud800", "x" * 257])
-    def test_a_principal_that_has_no_name(self, sub: Any, idp: Issuer) -> None:
+    def test_a_token_without_a_usable_sub_claim_is_refused(self, sub: Any, idp: Issuer) -> None:
         assert "has no sub" in refusal(idp, idp.token(sub=sub))
 
     @pytest.mark.parametrize("found", [1, True, ["alice"], {"name": "alice"}])
-    def test_a_principal_that_is_no_text(self, found: Any, idp: Issuer) -> None:
+    def test_a_token_whose_principal_claim_is_not_a_string_is_refused(self, found: Any, idp: Issuer) -> None:
         assert "has no who" in refusal(idp, idp.token(who=found), oidc_principal_claim="who")
 
     @pytest.mark.parametrize("typ", ["logout+jwt", "dpop+jwt", "secevent+jwt", 1])
-    def test_a_token_for_another_purpose(self, typ: Any, idp: Issuer) -> None:
+    def test_a_token_whose_typ_header_is_for_another_purpose_is_refused(self, typ: Any, idp: Issuer) -> None:
         assert "another purpose" in refusal(idp, idp.token(headers={"typ": typ}))
 
 
 class TestSignaturesThatAreRefused:
-    def test_none(self, idp: Issuer) -> None:
+    def test_an_unsigned_token_is_refused_even_if_the_settings_allow_alg_none(self, idp: Issuer) -> None:
         for alg in ("none", "None", "NONE", ""):
             head, claims = part({"alg": alg, "kid": "first"}), part(idp.usual())
             for signature in ("", part(b"x")):
@@ -254,7 +254,7 @@ class TestSignaturesThatAreRefused:
             with pytest.raises(NotAuthorized, match="algorithm"):
                 asyncio.run(Oidc(wrong).verify(sent))
 
-    def test_the_public_key_taken_for_a_secret(self, idp: Issuer) -> None:
+    def test_a_token_signed_with_the_public_key_as_hmac_secret_is_refused(self, idp: Issuer) -> None:
         public = idp.keys[0].private.public_key()
         pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -264,20 +264,22 @@ class TestSignaturesThatAreRefused:
             # nor under the name of another algorithm
             assert refusal(idp, signed_with_secret(idp, secret, kid="first", alg="RS256"))
 
-    def test_an_algorithm_that_is_not_allowed(self, idp: Issuer) -> None:
+    def test_a_token_with_an_algorithm_that_is_not_configured_is_refused(self, idp: Issuer) -> None:
         token = idp.token(SigningKey("first", "PS256", idp.keys[0].private))
         idp.keys = [SigningKey("first", "RS256", idp.keys[0].private, {"alg": None})]
         assert "algorithm" in refusal(idp, token)
         assert idp.requests.total() == 0
         assert verified(idp, token, oidc_algorithms="PS256").principal == "alice"
 
-    def test_an_algorithm_that_the_key_is_not_for(self, idp: Issuer) -> None:
+    def test_a_token_with_an_algorithm_that_its_key_is_not_for_is_refused(self, idp: Issuer) -> None:
         idp.keys = [SigningKey("first", "RS256", idp.keys[0].private)]
         token = idp.token(SigningKey("first", "RS512", idp.keys[0].private))
         assert "does not have" in refusal(idp, token, oidc_algorithms="RS256 RS512")
 
     @pytest.mark.parametrize(("published", "used"), [("RS256", "ES256"), ("ES256", "RS256"), ("ES384", "ES256")])
-    def test_a_key_of_another_kind(self, published: str, used: str, idp: Issuer) -> None:
+    def test_a_token_whose_algorithm_does_not_fit_the_type_of_the_published_key_is_refused(
+        self, published: str, used: str, idp: Issuer
+    ) -> None:
         idp.keys = [SigningKey("k", published, private_key(published), {"alg": None})]
         token = idp.token(SigningKey("k", used, private_key(used)))
         assert "does not have" in refusal(idp, token, oidc_algorithms=f"{published} {used}")
@@ -299,7 +301,9 @@ class TestSignaturesThatAreRefused:
             {"crv": [], "kty": "EC"},
         ],
     )
-    def test_a_key_that_is_for_something_else_or_broken(self, said: dict[str, Any], idp: Issuer) -> None:
+    def test_published_keys_that_are_broken_or_not_for_signatures_are_not_used(
+        self, said: dict[str, Any], idp: Issuer
+    ) -> None:
         idp.keys = [
             SigningKey("first", "RS256", private_key("RS256"), said),
             SigningKey("e", "ES256", private_key("ES256")),
@@ -307,18 +311,18 @@ class TestSignaturesThatAreRefused:
         assert "does not have" in refusal(idp, idp.token(idp.keys[0]))
         assert verified(idp, idp.token(idp.keys[1])).principal == "alice"
 
-    def test_a_key_that_is_too_short(self, idp: Issuer) -> None:
+    def test_a_token_signed_with_a_short_rsa_key_is_refused(self, idp: Issuer) -> None:
         idp.keys = [SigningKey("first", "RS256", private_key("RS256", bits=1024))]
         with pytest.warns(jwt.InsecureKeyLengthWarning):
             token = idp.token()
         assert "does not have" in refusal(idp, token)
 
-    def test_a_key_that_the_token_brings_along(self, idp: Issuer) -> None:
+    def test_a_token_is_not_verified_with_a_key_that_its_own_headers_name(self, idp: Issuer) -> None:
         own = SigningKey("mine", "RS256", private_key("RS256", 99))
         for headers in ({"jwk": own.jwk}, {"jku": "http://127.0.0.1:1/keys"}, {"x5u": "http://127.0.0.1:1/"}):
             assert "does not have" in refusal(idp, idp.token(own, headers=headers))
 
-    def test_a_changed_signature_or_content(self, idp: Issuer) -> None:
+    def test_a_token_with_a_changed_signature_or_changed_claims_is_refused(self, idp: Issuer) -> None:
         head, claims, signature = idp.token().split(".")
         other = idp.token(sub="bob").split(".")[1]
         turned = ("A" if signature[0] != "A" else "B") + signature[1:]
@@ -326,7 +330,7 @@ class TestSignaturesThatAreRefused:
         for token in (f"{head}.{claims}.{turned}", f"{head}.{other}.{signature}", f"{head}.{claims}.{cut}"):
             assert "signature" in refusal(idp, token)
 
-    def test_critical_headers_that_nobody_knows(self, idp: Issuer) -> None:
+    def test_a_token_with_critical_headers_is_refused(self, idp: Issuer) -> None:
         for crit in (["exp"], [], ["b64"], "x", [1]):
             assert refusal(idp, idp.token(headers={"crit": crit}))
         detached = part({"alg": "RS256", "kid": "first", "b64": False, "crit": ["b64"]})
@@ -358,11 +362,11 @@ class TestSignaturesThatAreRefused:
             f"{part({'alg': 'RS256'})}.{part(b'x' * 10)}.{part(b'x')}",
         ],
     )
-    def test_garbage(self, token: str, idp: Issuer) -> None:
+    def test_text_that_is_no_token_is_refused_without_a_request_to_the_issuer(self, token: str, idp: Issuer) -> None:
         assert refusal(idp, token)
         assert idp.requests.total() == 0
 
-    def test_what_is_too_long(self, idp: Issuer) -> None:
+    def test_a_token_that_is_too_long_is_refused_quickly(self, idp: Issuer) -> None:
         started = time.monotonic()
         assert "too long" in refusal(idp, idp.token(filler="x" * 1024 * 1024))
         assert "too long" in refusal(idp, "." * 1024 * 1024)
@@ -386,7 +390,7 @@ class TestSignaturesThatAreRefused:
 
 
 class TestKeyNames:
-    def test_a_token_without_one_is_checked_with_the_only_key(self, idp: Issuer) -> None:
+    def test_a_token_without_a_kid_is_verified_with_the_only_suitable_key(self, idp: Issuer) -> None:
         key = idp.keys[0]
         token = idp.token(SigningKey(None, "RS256", key.private))
         assert verified(idp, token).principal == "alice"
@@ -398,12 +402,12 @@ class TestKeyNames:
         ]
         assert verified(idp, token).principal == "alice"
 
-    def test_a_token_without_one_is_refused_where_there_are_several(self, idp: Issuer) -> None:
+    def test_a_token_without_a_kid_is_refused_if_several_keys_are_suitable(self, idp: Issuer) -> None:
         idp.rotate(keep=True)
         token = idp.token(SigningKey(None, "RS256", idp.keys[0].private))
         assert "does not name its key" in refusal(idp, token)
 
-    def test_a_token_without_one_follows_a_rotation(self, idp: Issuer) -> None:
+    def test_a_token_without_a_kid_is_verified_with_the_new_key_after_a_rotation(self, idp: Issuer) -> None:
         async def body(oidc: Oidc) -> None:
             old = idp.token(SigningKey(None, "RS256", idp.keys[0].private))
             await oidc.verify(old)
@@ -414,14 +418,14 @@ class TestKeyNames:
 
         run(idp, body)
 
-    def test_one_that_is_there_twice_means_either(self, idp: Issuer) -> None:
+    def test_keys_that_share_a_kid_are_all_tried(self, idp: Issuer) -> None:
         idp.keys = [SigningKey("k", "RS256", private_key("RS256", n)) for n in (1, 2)]
         idp.keys.append(SigningKey("k", "ES256", private_key("ES256")))
         for key in idp.keys:
             assert verified(idp, idp.token(key)).principal == "alice"
         assert "signature" in refusal(idp, idp.token(SigningKey("k", "RS256", private_key("RS256", 3))))
 
-    def test_one_that_is_unknown_is_refused_after_the_issuer_was_asked(self, idp: Issuer) -> None:
+    def test_a_token_with_an_unknown_kid_is_refused_after_the_keys_are_fetched_again(self, idp: Issuer) -> None:
         async def body(oidc: Oidc) -> None:
             await oidc.verify(idp.token())
             with pytest.raises(NotAuthorized, match="does not have"):
@@ -431,7 +435,7 @@ class TestKeyNames:
         assert idp.fetches == 2
         assert idp.requests[DISCOVERY] == 1
 
-    def test_one_that_was_rotated_out_is_refused(self, idp: Issuer) -> None:
+    def test_a_token_of_a_key_that_was_rotated_out_is_refused(self, idp: Issuer) -> None:
         async def body(oidc: Oidc) -> None:
             old = idp.token()
             await oidc.verify(old)
@@ -445,7 +449,7 @@ class TestKeyNames:
 
 
 class TestFetching:
-    def test_rotation_under_load_costs_one_fetch(self, idp: Issuer) -> None:
+    def test_a_key_rotation_under_load_causes_one_fetch(self, idp: Issuer) -> None:
         clock = HandClock()
 
         async def answered_late(oidc: Oidc, tokens: list[str]) -> list[Claims]:
@@ -470,7 +474,7 @@ class TestFetching:
 
         run(idp, body, PACE, clock)
 
-    def test_unknown_keys_cost_one_fetch_at_a_time_whoever_sends_them(self, idp: Issuer) -> None:
+    def test_many_tokens_with_unknown_kids_cause_one_fetch_at_a_time(self, idp: Issuer) -> None:
         clock = HandClock()
 
         async def body(oidc: Oidc) -> None:
@@ -524,7 +528,7 @@ class TestFetching:
 
         run(idp, body, PACE, clock)
 
-    def test_keys_are_fetched_again_behind_a_request(self, idp: Issuer) -> None:
+    def test_stale_keys_are_fetched_again_in_the_background(self, idp: Issuer) -> None:
         clock = HandClock()
 
         async def body(oidc: Oidc) -> None:
@@ -543,7 +547,7 @@ class TestFetching:
 
         run(idp, body, PACE, clock)
 
-    def test_keys_that_nobody_asked_for_in_a_while_are_fetched_before_they_are_used(self, idp: Issuer) -> None:
+    def test_keys_that_were_not_used_for_a_while_are_fetched_again_before_use(self, idp: Issuer) -> None:
         clock = HandClock()
 
         async def body(oidc: Oidc) -> None:
@@ -556,7 +560,7 @@ class TestFetching:
 
         run(idp, body, PACE, clock)
 
-    def test_a_request_that_is_given_up_takes_nothing_from_the_others(self, idp: Issuer) -> None:
+    def test_a_cancelled_request_does_not_cancel_the_fetch_that_others_wait_for(self, idp: Issuer) -> None:
         async def body(oidc: Oidc) -> None:
             idp.pause()
             first, second = (asyncio.create_task(oidc.verify(idp.token(n=n))) for n in range(2))
@@ -571,7 +575,7 @@ class TestFetching:
 
 
 class TestAnIssuerThatIsAway:
-    def test_at_the_start_is_a_503_until_it_is_there(self, idp: Issuer) -> None:
+    def test_an_issuer_that_is_down_at_the_start_causes_503_until_it_is_up(self, idp: Issuer) -> None:
         clock, token = HandClock(), idp.token()
 
         async def body(oidc: Oidc) -> None:
@@ -590,7 +594,7 @@ class TestAnIssuerThatIsAway:
         run(idp, body, PACE, clock)
 
     @pytest.mark.parametrize("silence", ["stopped", "paused"])
-    def test_later_costs_nobody_access_that_known_keys_give(self, silence: str, idp: Issuer) -> None:
+    def test_tokens_of_cached_keys_are_accepted_while_the_issuer_is_down(self, silence: str, idp: Issuer) -> None:
         # of a fetch that gets no answer: that is waited for in earnest
         clock, pace = HandClock(), Pace(timeout=0.5)
 
@@ -649,7 +653,7 @@ class TestAnIssuerThatIsAway:
         ],
         ids=lambda o: f"{o.status}-{o.body[:12]!r}" if isinstance(o, Odd) else str(o),
     )
-    def test_so_is_one_that_answers_with_something_else(self, path: str, odd: Odd, idp: Issuer) -> None:
+    def test_an_issuer_that_sends_malformed_documents_causes_503(self, path: str, odd: Odd, idp: Issuer) -> None:
         idp.odd[path] = odd
         with pytest.raises(ServiceUnavailable):
             verified(idp, idp.token(), pace=Pace(between=0.05, timeout=0.5))
@@ -657,7 +661,7 @@ class TestAnIssuerThatIsAway:
         assert verified(idp, idp.token()).principal == "alice"
 
     @pytest.mark.parametrize("path", [DISCOVERY, JWKS])
-    def test_so_is_one_that_never_comes_to_an_end(self, path: str, idp: Issuer) -> None:
+    def test_an_issuer_whose_answer_never_ends_causes_503_after_a_timeout(self, path: str, idp: Issuer) -> None:
         clock = HandClock()
 
         async def body(oidc: Oidc) -> None:
@@ -676,7 +680,7 @@ class TestAnIssuerThatIsAway:
 
     @pytest.mark.parametrize("path", [DISCOVERY, JWKS])
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-    def test_so_is_one_that_sends_elsewhere(self, path: str, status: int, idp: Issuer) -> None:
+    def test_redirects_of_the_issuer_are_not_followed(self, path: str, status: int, idp: Issuer) -> None:
         with issuer() as other:
             other.odd[path] = as_json({**idp.discovery(), "keys": [key.jwk for key in other.keys]})
             idp.odd[path] = Odd(status, headers={"Location": other.url + path})
@@ -684,7 +688,7 @@ class TestAnIssuerThatIsAway:
                 verified(idp, idp.token())
             assert other.requests.total() == 0
 
-    def test_one_that_answers_as_another_issuer_is_not_believed(self, idp: Issuer) -> None:
+    def test_a_discovery_document_of_another_issuer_is_refused(self, idp: Issuer) -> None:
         for name in (f"{idp.url}/", idp.url.upper(), "https://example.com", None, 1):
             idp.odd[DISCOVERY] = as_json({**idp.discovery(), "issuer": name})
             with pytest.raises(ServiceUnavailable):
@@ -709,7 +713,7 @@ class TestAnIssuerThatIsAway:
             "http://127.0.0.1:1/a\r\nb",
         ],
     )
-    def test_keys_that_lie_where_they_should_not_are_not_fetched(
+    def test_keys_are_not_fetched_from_a_jwks_uri_that_is_not_allowed(
         self, uri: Any, idp: Issuer, caplog: pytest.LogCaptureFixture
     ) -> None:
         idp.odd[DISCOVERY] = as_json({**idp.discovery(), "jwks_uri": uri})
@@ -717,7 +721,7 @@ class TestAnIssuerThatIsAway:
             verified(idp, idp.token())
         assert "its discovery document" in caplog.text
 
-    def test_one_whose_certificate_nobody_knows_is_not_believed(
+    def test_an_issuer_with_an_unknown_tls_certificate_is_not_trusted(
         self, idp: Issuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         file = certificate(tmp_path / "issuer.pem")
@@ -737,11 +741,13 @@ class TestAnIssuerThatIsAway:
                 verified(idp, idp.token())
             assert plain.requests.total() == 0
 
-    def test_one_without_keys_vouches_for_nothing(self, idp: Issuer) -> None:
+    def test_every_token_is_refused_if_the_issuer_publishes_no_keys(self, idp: Issuer) -> None:
         token, idp.keys = idp.token(), []
         assert "does not have" in refusal(idp, token)
 
-    def test_a_proxy_is_not_asked_for_this_machine(self, idp: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_loopback_issuer_is_fetched_without_the_http_proxy(
+        self, idp: Issuer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
         monkeypatch.setenv("no_proxy", "")
         assert verified(idp, idp.token()).principal == "alice"
@@ -764,7 +770,9 @@ class TestClaims:
             ("groups", {"groups": ["a", "b", "", " ", "c\n", "\ud800", "x" * 257]}),
         ],
     )
-    def test_roles_are_found_by_name_and_by_way(self, name: str, claims: dict[str, Any], idp: Issuer) -> None:
+    def test_the_roles_claim_is_found_by_its_name_or_by_a_dotted_path(
+        self, name: str, claims: dict[str, Any], idp: Issuer
+    ) -> None:
         assert verified(idp, idp.token(**claims), oidc_roles_claim=name).roles == {"a", "b"}
 
     @pytest.mark.parametrize(
@@ -781,14 +789,16 @@ class TestClaims:
             ("b", {"a": {"b": ["x"]}}),
         ],
     )
-    def test_no_roles_are_none(self, name: str, claims: dict[str, Any], idp: Issuer) -> None:
+    def test_a_token_without_roles_has_an_empty_set_of_roles(
+        self, name: str, claims: dict[str, Any], idp: Issuer
+    ) -> None:
         assert verified(idp, idp.token(**claims), oidc_roles_claim=name).roles == frozenset()
 
     @pytest.mark.parametrize("roles", [1, True, {"a": 1}, [1], ["a", None], [["a"]]])
-    def test_roles_of_another_shape_are_refused(self, roles: Any, idp: Issuer) -> None:
+    def test_a_token_whose_roles_claim_is_not_a_list_of_strings_is_refused(self, roles: Any, idp: Issuer) -> None:
         assert "roles" in refusal(idp, idp.token(roles=roles))
 
-    def test_a_spaces_role_is_one_in_a_list(self, idp: Issuer) -> None:
+    def test_a_role_name_with_a_space_in_a_list_is_one_role(self, idp: Issuer) -> None:
         assert verified(idp, idp.token(roles=["Data Engineers"])).roles == {"Data Engineers"}
 
     @pytest.mark.parametrize(
@@ -799,7 +809,9 @@ class TestClaims:
             ("act.sub", {"act": {"sub": "bob"}}),
         ],
     )
-    def test_the_principal_too(self, name: str, claims: dict[str, Any], idp: Issuer) -> None:
+    def test_the_principal_claim_is_found_by_its_name_or_by_a_dotted_path(
+        self, name: str, claims: dict[str, Any], idp: Issuer
+    ) -> None:
         assert verified(idp, idp.token(**claims), oidc_principal_claim=name).principal == "bob"
         assert name in refusal(idp, idp.token(), oidc_principal_claim=name)
 
@@ -815,15 +827,17 @@ class TestClaims:
             ({"scope": "a", "scp": "b"}, "a"),
         ],
     )
-    def test_scopes(self, claims: dict[str, Any], scope: str | None, idp: Issuer) -> None:
+    def test_the_scope_is_read_from_the_scope_or_scp_claim(
+        self, claims: dict[str, Any], scope: str | None, idp: Issuer
+    ) -> None:
         assert verified(idp, idp.token(**claims)).scope == scope
 
     @pytest.mark.parametrize("scope", [1, {}, [1], True, "a\0b", ["a\nb"]])
-    def test_a_scope_that_is_not_understood_is_refused(self, scope: Any, idp: Issuer) -> None:
+    def test_a_token_whose_scope_claim_is_malformed_is_refused(self, scope: Any, idp: Issuer) -> None:
         assert "scope" in refusal(idp, idp.token(scope=scope))
 
 
-def test_an_issuer_and_an_audience_must_be_named(idp: Issuer) -> None:
+def test_oidc_is_refused_unless_issuer_and_audience_are_configured(idp: Issuer) -> None:
     for missing in ("oidc_issuer", "oidc_audience"):
         with pytest.raises(SetupError, match="MERGUS_OIDC_ISSUER and MERGUS_OIDC_AUDIENCE"):
             Oidc(settings_of(idp, **{missing: None}))
@@ -842,7 +856,7 @@ class TestNoChangeOfATokenIsGood:
 
     @given(st.data())
     @settings(max_examples=150)
-    def test_of_its_text(self, checked: "Checked", data: st.DataObject) -> None:
+    def test_a_token_with_any_change_of_its_text_is_refused(self, checked: "Checked", data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(checked.tokens))
         at = data.draw(st.integers(0, len(token) - 1))
         until = data.draw(st.integers(at, min(at + 3, len(token))))
@@ -853,7 +867,9 @@ class TestNoChangeOfATokenIsGood:
 
     @given(st.data())
     @settings(max_examples=150)
-    def test_of_the_bytes_of_its_parts(self, checked: "Checked", data: st.DataObject) -> None:
+    def test_a_token_with_any_changed_byte_in_its_decoded_parts_is_refused(
+        self, checked: "Checked", data: st.DataObject
+    ) -> None:
         token = data.draw(st.sampled_from(checked.tokens))
         parts = [bytearray(base64.urlsafe_b64decode(p + "=" * (-len(p) % 4))) for p in token.split(".")]
         changed = data.draw(st.sampled_from(parts))
@@ -861,7 +877,7 @@ class TestNoChangeOfATokenIsGood:
         changed[at] ^= data.draw(st.integers(1, 255))
         self.refused(checked, ".".join(part(bytes(p)) for p in parts))
 
-    def test_of_its_spelling(self, checked: "Checked") -> None:
+    def test_another_base64_spelling_of_a_valid_token_is_refused(self, checked: "Checked") -> None:
         token = checked.tokens[1]
         head, claims, signature = token.split(".")
         letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"

@@ -41,25 +41,29 @@ def plainly(held: list[Grant], privilege: Privilege, resource: Resource) -> bool
 
 
 @given(grants, resources)
-def test_rights_are_what_any_grant_above_gives(held: list[Grant], resource: Resource) -> None:
+def test_rights_on_a_resource_are_the_union_of_all_grants_on_it_and_above_it(
+    held: list[Grant], resource: Resource
+) -> None:
     rights = Rights(held)
     assert rights.on(resource) == {p for p in Privilege if plainly(held, p, resource)}
 
 
 @given(grants, grants, resources)
-def test_limits_allow_what_both_allow(held: list[Grant], limits: list[Grant], resource: Resource) -> None:
+def test_limited_grants_allow_only_what_both_sets_of_grants_allow(
+    held: list[Grant], limits: list[Grant], resource: Resource
+) -> None:
     both = Rights(limited(held, limits))
     assert both.on(resource) == Rights(held).on(resource) & Rights(limits).on(resource)
     assert Rights(limited(held, None)).on(resource) == Rights(held).on(resource)
 
 
 @given(grants, resources)
-def test_merging_changes_nothing(held: list[Grant], resource: Resource) -> None:
+def test_merging_grants_does_not_change_rights(held: list[Grant], resource: Resource) -> None:
     assert Rights(merged(held)).on(resource) == Rights(held).on(resource)
 
 
 @given(grants, st.lists(st.builds(Resource, namespaces, st.sampled_from(["t", "u", "a"])), max_size=8))
-def test_a_namespace_is_seen_if_anything_may_be_done_to_it_or_within_it(
+def test_a_namespace_is_visible_to_a_principal_with_any_grant_on_it_or_within_it(
     held: list[Grant], things: list[Resource]
 ) -> None:
     rights = Rights(held)
@@ -79,7 +83,7 @@ def test_a_namespace_is_seen_if_anything_may_be_done_to_it_or_within_it(
 
 
 @given(grants, namespaces)
-def test_what_is_listed_is_what_is_seen(held: list[Grant], namespace: Namespace) -> None:
+def test_the_namespaces_listed_are_exactly_the_visible_ones(held: list[Grant], namespace: Namespace) -> None:
     rights = Rights(held)
     seen = rights.namespaces
     name = namespace.schema_name
@@ -87,14 +91,14 @@ def test_what_is_listed_is_what_is_seen(held: list[Grant], namespace: Namespace)
     assert listed == rights.see(Resource(namespace))
 
 
-def test_nobody_has_anything() -> None:
+def test_a_principal_without_grants_has_no_rights() -> None:
     nobody = Rights([])
     assert nobody.on(CATALOG) == frozenset()
     assert not nobody.allow(SEE, Resource(Namespace(("a",))))
     assert ALL.on(Resource(Namespace(("a",)), "t")) == EVERY
 
 
-def test_a_sibling_is_not_within() -> None:
+def test_a_grant_on_a_namespace_does_not_cover_namespaces_with_the_same_prefix() -> None:
     rights = Rights([Grant(Resource(Namespace(("a",))), EVERY)])
     assert not rights.on(Resource(Namespace(("ab",))))
     assert not rights.on(Resource(Namespace(("a.b",))))

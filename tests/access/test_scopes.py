@@ -34,7 +34,7 @@ grants = st.builds(Grant, resources, st.frozensets(st.sampled_from(Privilege), m
         ("ns:s:read,create", Grant(Resource(Namespace(("s",))), R | {Privilege.CREATE})),
     ],
 )
-def test_what_a_text_means(text: str, grant: Grant) -> None:
+def test_the_text_of_a_grant_is_parsed(text: str, grant: Grant) -> None:
     assert parse_grant(text) == grant
 
 
@@ -47,7 +47,7 @@ def test_a_grant_is_written_and_read_without_loss(grant: Grant) -> None:
 
 
 @given(st.lists(grants, min_size=1, max_size=4))
-def test_so_are_many(found: list[Grant]) -> None:
+def test_several_grants_are_written_and_read_without_loss(found: list[Grant]) -> None:
     assert {*(parse_scope(scope_text(found)) or [])} == {*found}
 
 
@@ -59,18 +59,18 @@ def test_so_are_many(found: list[Grant]) -> None:
         *("ns:a%:r", "ns:a%zz:r", "ns:a%00:r", "ns:%ff:r", "ns:a%2Eb:r", "ns:a:read,", "ns:a:read write"),
     ],
 )
-def test_what_makes_no_sense_is_refused(text: str) -> None:
+def test_a_malformed_grant_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_grant(text)
 
 
-def test_scopes_of_others_say_nothing() -> None:
+def test_scopes_that_are_not_grants_of_mergus_are_ignored() -> None:
     assert parse_scope(None) is None
     assert parse_scope("") is None
     assert parse_scope("catalog PRINCIPAL_ROLE:ALL openid profile") is None
     assert parse_scope("openid *") == [EVERYTHING]
 
 
-def test_what_looks_like_a_grant_and_is_none_is_not_passed_over() -> None:
+def test_a_scope_that_looks_like_a_grant_but_is_malformed_is_refused() -> None:
     with pytest.raises(ValueError):
         parse_scope("openid ns:sales:readonly")

@@ -59,13 +59,13 @@ def by_hand(header: dict[str, Any], content: dict[str, Any], key: bytes | None) 
     return f"{said}.{'' if key is None else text(hmac.new(key, said.encode(), 'sha256').digest())}"
 
 
-def test_a_token_says_what_it_was_issued_for() -> None:
+def test_a_token_carries_its_client_scope_and_generation() -> None:
     found = tokens(NEW).verify(tokens(NEW).issue("etl", "ns:sales:r", 7))
     assert (found.client_id, found.scope, found.generation) == ("etl", "ns:sales:r", 7)
     assert 0 < found.expires_at - time.time() <= 60
 
 
-def test_keys_are_rotated_by_their_names() -> None:
+def test_a_token_is_verified_by_the_key_that_its_kid_names_until_that_key_is_removed() -> None:
     before = tokens(OLD).issue("etl", None, 0)
     assert tokens(NEW, OLD).verify(before).client_id == "etl"
     after = tokens(NEW, OLD).issue("etl", None, 0)
@@ -74,7 +74,7 @@ def test_keys_are_rotated_by_their_names() -> None:
         tokens(NEW).verify(before)
 
 
-def test_the_lakes_own_key_is_good_only_where_no_other_is_named() -> None:
+def test_the_key_of_the_lake_is_used_only_if_no_key_is_configured() -> None:
     of_the_lake = tokens().issue("etl", None, 0)
     assert tokens().verify(of_the_lake)
     with pytest.raises(NotAuthorized):
@@ -103,13 +103,13 @@ def test_the_lakes_own_key_is_good_only_where_no_other_is_named() -> None:
         {"scope": 7},
     ],
 )
-def test_claims_that_are_not_ours_are_refused(changes: dict[str, Any]) -> None:
+def test_a_token_with_missing_or_wrong_claims_is_refused(changes: dict[str, Any]) -> None:
     assert tokens(NEW).verify(signed(claims()))
     with pytest.raises(NotAuthorized):
         tokens(NEW).verify(signed(claims(**changes)))
 
 
-def test_nobody_signs_with_nothing() -> None:
+def test_an_unsigned_or_forged_token_is_refused() -> None:
     for made_up in (
         by_hand({"alg": "none", "kid": "new"}, claims(), None),
         signed(claims(), "new:" + "x" * 40),
@@ -142,7 +142,7 @@ def pem(private: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
     return private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def test_key_files_sign_and_their_public_key_is_no_secret(tmp_path: Path) -> None:
+def test_a_key_file_signs_tokens_and_its_public_key_cannot_forge_them(tmp_path: Path) -> None:
     private = ec.generate_private_key(ec.SECP256R1())
     (tmp_path / "key.pem").write_bytes(pem(private))
     own = tokens(NEW, token_key_files=str(tmp_path / "key.pem"))
@@ -156,7 +156,7 @@ def test_key_files_sign_and_their_public_key_is_no_secret(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("curve", [ec.SECP384R1()])
-def test_weak_and_other_keys_are_refused_at_the_start(curve: ec.EllipticCurve, tmp_path: Path) -> None:
+def test_weak_or_unusable_signing_keys_are_refused_at_the_start(curve: ec.EllipticCurve, tmp_path: Path) -> None:
     (tmp_path / "weak.pem").write_bytes(pem(rsa.generate_private_key(65537, 1024)))
     (tmp_path / "other.pem").write_bytes(pem(ec.generate_private_key(curve)))
     (tmp_path / "none.pem").write_text("nothing")
@@ -169,14 +169,14 @@ def test_weak_and_other_keys_are_refused_at_the_start(curve: ec.EllipticCurve, t
         assert "xxx" not in raised.value.message
 
 
-def test_keys_do_not_show_themselves() -> None:
+def test_the_repr_of_a_key_does_not_contain_the_secret() -> None:
     assert "lll" not in repr(Key("k", "HS256", b"l" * 48, b"l" * 48))
 
 
 # --- secrets of clients
 
 
-def test_a_secret_is_known_by_its_hash_alone() -> None:
+def test_a_client_secret_is_checked_against_its_salted_hash() -> None:
     secret = new_secret()
     known = hash_secret(secret)
     assert secret not in known
@@ -189,7 +189,7 @@ def test_a_secret_is_known_by_its_hash_alone() -> None:
     assert not is_secret(secret, None, None)
 
 
-def test_a_file_of_clients(tmp_path: Path) -> None:
+def test_clients_roles_and_grants_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "clients.toml"
     file.write_text(
         f'[clients.etl]\nsecret_hash = "{hash_secret("s")}"\ngrants = ["ns:sales:rw"]\n[roles.analysts]\n'
@@ -219,7 +219,7 @@ def test_a_file_of_clients(tmp_path: Path) -> None:
         ("[[[", "clients.toml"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused(text: str, said: str, tmp_path: Path) -> None:
+def test_a_malformed_clients_file_is_refused(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "clients.toml"
     file.write_text(text)
     with pytest.raises(SetupError, match=said):

@@ -89,7 +89,7 @@ def test_init_can_be_run_again_and_after_a_removal() -> None:
         assert lake.sql(EVERYTHING) == present
 
 
-def test_ten_processes_at_once_make_one_lake() -> None:
+def test_ten_concurrent_inits_create_one_lake() -> None:
     with lakes.database() as dsn:
         settings = lakes.settings_for(dsn)
         command = [sys.executable, "-m", "mergus", "init"]
@@ -133,7 +133,7 @@ def test_h25_an_encrypted_lake_is_refused_untouched() -> None:
         assert TestLake(settings).sql(EVERYTHING) == before
 
 
-def test_a_lake_whose_data_is_elsewhere_is_not_taken_for_the_one_in_the_settings() -> None:
+def test_init_refuses_a_lake_whose_data_path_differs_from_the_settings() -> None:
     with lakes.database() as dsn:
         plain_lake(dsn)
         with pytest.raises(SetupError, match="keeps its data in"):
@@ -163,7 +163,7 @@ def test_two_lakes_share_one_database() -> None:
             assert migrate.pending(conn, one) == []
 
 
-def test_somebody_elses_schema_of_our_name_is_never_taken_or_dropped(tmp_path: Path) -> None:
+def test_a_mergus_schema_that_belongs_to_another_lake_is_neither_used_nor_dropped(tmp_path: Path) -> None:
     """A lake that lives in a schema called mergus, and settings that look for one in public."""
     with lakes.database() as dsn:
         theirs = plain_lake(dsn, metadata_schema="mergus")
@@ -185,7 +185,7 @@ def test_somebody_elses_schema_of_our_name_is_never_taken_or_dropped(tmp_path: P
         assert theirs.annex_schema == "mergus_mergus"
 
 
-def test_a_metadata_schema_whose_name_leaves_no_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metadata_schema_whose_name_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, fits in (("é" * 20, True), ("é" * 21, False), ("x" * 41, False)):
         monkeypatch.setenv("MERGUS_METADATA_SCHEMA", name)
         if fits:
@@ -195,7 +195,7 @@ def test_a_metadata_schema_whose_name_leaves_no_room_is_refused(monkeypatch: pyt
                 load_settings()
 
 
-def test_a_transaction_that_stays_open_does_not_hold_up_the_adoption(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_open_transaction_does_not_block_init(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migrate, "INDEX_WAIT_SECONDS", 1)
     with lakes.database() as dsn:
         settings = plain_lake(dsn)
@@ -228,7 +228,7 @@ def as_role(settings: Settings, role: str) -> Settings:
     return settings.model_copy(update={"postgres_dsn": SecretStr(dsn)})
 
 
-def test_the_rights_that_operations_names_are_enough_to_serve(role: str, tmp_path: Path) -> None:
+def test_the_privileges_that_operations_md_lists_are_enough_to_serve(role: str, tmp_path: Path) -> None:
     with lakes.lake() as lake:
         for schema in ("public", "mergus"):
             lake.sql(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
@@ -241,7 +241,7 @@ def test_the_rights_that_operations_names_are_enough_to_serve(role: str, tmp_pat
             lake.sql(f"DROP OWNED BY {role}")
 
 
-def test_a_role_without_rights_is_told_so_and_not_shown_a_traceback(role: str) -> None:
+def test_a_role_without_privileges_gets_an_error_message_and_no_traceback(role: str) -> None:
     with lakes.lake() as lake:
         settings = as_role(lake.settings, role)
         for command in ("init", "doctor"):
@@ -270,7 +270,7 @@ def test_a_read_only_postgres_is_a_503_for_writers(tmp_path: Path) -> None:
             assert ["never"] not in listed.json()["namespaces"]
 
 
-def test_every_commit_is_announced_whoever_makes_it() -> None:
+def test_a_commit_of_duckdb_sends_a_postgres_notification() -> None:
     with lakes.lake() as lake, psycopg.connect(lake.settings.dsn, autocommit=True) as listener:
         listener.execute(f"LISTEN {migrate.channel(lake.settings)}".encode())
         db = lake.duckdb()
@@ -280,7 +280,7 @@ def test_every_commit_is_announced_whoever_makes_it() -> None:
         assert heard == ["1", "2"]
 
 
-def test_a_half_made_index_is_made_again() -> None:
+def test_init_rebuilds_an_invalid_index() -> None:
     """CREATE INDEX CONCURRENTLY that was killed leaves an index that is there but not valid."""
     with lakes.lake() as lake:
         lake.sql("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'public.mergus_table_schema'::regclass")
@@ -289,7 +289,7 @@ def test_a_half_made_index_is_made_again() -> None:
         assert valid == [(True,)]
 
 
-def test_nothing_to_set_up_is_said_clearly() -> None:
+def test_init_and_removal_report_a_missing_warehouse_lake_or_postgres() -> None:
     with lakes.database() as dsn:
         with pytest.raises(SetupError, match="MERGUS_WAREHOUSE"):
             initialise(lakes.settings_for(dsn, data_path=None), quiet)
@@ -300,7 +300,9 @@ def test_nothing_to_set_up_is_said_clearly() -> None:
     assert "hunter2secret" not in str(caught.value)
 
 
-def test_views_of_before_begin_where_it_is_known_that_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_dates_existing_views_from_the_snapshot_at_which_they_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     every = migrate.migrations()
     with lakes.database() as dsn:
         settings = lakes.settings_for(dsn)
@@ -317,7 +319,7 @@ def test_views_of_before_begin_where_it_is_known_that_they_were(monkeypatch: pyt
         assert found == [(beside, 0, None), (alone, 2, None)]
 
 
-def test_words_that_earlier_versions_added_to_commits_go_and_deletes_stay_protected(
+def test_a_migration_removes_changes_made_entries_of_earlier_versions_and_still_protects_deletes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     every = migrate.migrations()

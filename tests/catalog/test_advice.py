@@ -34,7 +34,7 @@ def said(health: TableHealth) -> list[str]:
     return [str(advice) for advice in advise_table(health)]
 
 
-def test_what_is_well_needs_nothing() -> None:
+def test_a_healthy_table_and_a_healthy_catalog_get_no_advice() -> None:
     assert advise_table(table()) == []
     assert weight([]) == 0
     large = table(data_files=100_000, data_bytes=1 << 50, file_rows=10**12, deleted_rows=10**9, historic_files=10**6)
@@ -67,7 +67,7 @@ def test_what_is_well_needs_nothing() -> None:
         ({"mergeable_files": 20, "merged_files": 10}, "compact: 20 small files can become 10"),
     ],
 )
-def test_what_a_table_is_advised(numbers: dict[str, int], text: str) -> None:
+def test_a_table_gets_the_advice_that_its_numbers_call_for(numbers: dict[str, int], text: str) -> None:
     assert said(table(**numbers)) == [text]
 
 
@@ -81,11 +81,11 @@ def test_what_a_table_is_advised(numbers: dict[str, int], text: str) -> None:
         {"mergeable_files": COMPACT_FILES, "merged_files": 1},
     ],
 )
-def test_below_a_mark_nothing_is_said(numbers: dict[str, int]) -> None:
+def test_a_table_below_every_threshold_gets_no_advice(numbers: dict[str, int]) -> None:
     assert said(table(**numbers)) == []
 
 
-def test_what_is_first_is_to_be_done_first() -> None:
+def test_advice_for_a_table_is_listed_in_the_order_flush_rewrite_compact() -> None:
     all_of_it = table(
         inlined_rows=5_000, heavy_files=20, heavy_rows=100, heavy_gone=50, mergeable_files=31, merged_files=1
     )
@@ -98,7 +98,7 @@ def test_what_is_first_is_to_be_done_first() -> None:
     assert [one.action for one in advise_table(all_of_it)] == ["flush"]
 
 
-def test_what_the_catalog_is_advised() -> None:
+def test_the_catalog_is_advised_to_expire_snapshots_and_to_clean_up_files() -> None:
     many = replace(CATALOG, snapshots=12_000, scheduled_files=CLEANUP_FILES * 2, scheduled_since=OLD)
     assert [str(one) for one in advise_catalog(many)] == [
         "expire: 12,000 snapshots, the oldest from 2026-01-02",
@@ -109,7 +109,7 @@ def test_what_the_catalog_is_advised() -> None:
 
 
 @given(st.text(), st.text())
-def test_a_call_holds_names_as_what_they_are(schema: str, name: str) -> None:
+def test_the_sql_call_of_an_advice_quotes_any_schema_and_table_name(schema: str, name: str) -> None:
     """DuckDB itself takes it apart: one statement, with these names in it and nothing else."""
     odd = table(LiveTable(7, schema, name, None, None, True), inlined_rows=5_000, mergeable_files=99, merged_files=1)
     for advice in advise_table(odd):

@@ -22,7 +22,7 @@ def read(path: str) -> dict[int, int]:
 
 @pytest.mark.parametrize("later", [0, 5])
 @pytest.mark.parametrize("first", [None, 11, 10], ids=["older commits", "both", "the same commit"])
-def test_snapshots_of_the_same_commit_come_as_much_later_as_it_does(
+def test_a_prepared_delete_file_is_renumbered_if_its_commit_gets_a_later_snapshot_id(
     tmp_path: Path, later: int, first: int | None
 ) -> None:
     """Somebody else has committed meanwhile; what was deleted before that stays where it was."""

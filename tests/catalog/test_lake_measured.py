@@ -44,7 +44,7 @@ async def eventually(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_the_leader_measures_the_lake_again_and_again(
+def test_the_leading_listener_updates_the_lake_gauges_periodically(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listener, "MEASURE_SECONDS", 0.1)
@@ -88,7 +88,7 @@ def test_the_leader_measures_the_lake_again_and_again(
         asyncio.run(story(made))
 
 
-def test_a_flush_meanwhile_is_met_again_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_flushed_while_the_lake_is_measured_are_counted_in_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """The very table of inlined rows that is about to be counted is dropped, as flushes do."""
 
     async def story(made: TestLake) -> None:

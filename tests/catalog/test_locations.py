@@ -35,7 +35,7 @@ PLACES = TablePlaces(
         "s3://c/u/x",
     ],
 )
-def test_places_that_may_be_named(text: str) -> None:
+def test_a_table_may_name_files_at_its_own_and_at_allowed_locations(text: str) -> None:
     assert PLACES.check(text) == Location.parse(text)
 
 
@@ -100,13 +100,13 @@ def test_places_that_may_be_named(text: str) -> None:
         "s3://\u0432/more/t/x",
     ],
 )
-def test_places_that_may_not(text: str) -> None:
+def test_a_table_may_not_name_files_at_other_locations(text: str) -> None:
     with pytest.raises(BadRequest) as raised:
         PLACES.check(text)
     assert raised.value.message
 
 
-def test_nothing_is_decoded() -> None:
+def test_percent_escapes_in_a_location_are_not_decoded() -> None:
     assert PLACES.check(f"{ROOT}/t/%74/x").parts[-2] == "%74"
     with pytest.raises(BadRequest, match="other tables have theirs"):
         PLACES.check(f"{ROOT}/%74/x")
@@ -149,14 +149,14 @@ def test_no_other_directory_below_the_root_may_be_chosen(text: str) -> None:
         places.check_directory(text)
 
 
-def test_who_may_have_none_below_the_root_is_told_where_to_have_one() -> None:
+def test_the_refusal_of_a_directory_names_the_location_to_choose_below() -> None:
     with pytest.raises(BadRequest) as raised:
         replace(PLACES, home=HOME).check_directory(f"{ROOT}/new")
     assert "another table" not in raised.value.message
     assert f"choose one below the namespace's location {HOME}" in raised.value.message
 
 
-def test_what_the_lake_keeps_is_not_allowed_by_a_setting_that_is_wider() -> None:
+def test_directories_of_the_lake_stay_closed_if_the_allowed_locations_contain_them() -> None:
     places = TablePlaces(Premises(PREMISES.data_path, PREMISES.root, allowed("s3://b")), [parse(f"{ROOT}/t")], [])
     for text in ("s3://b/lake/data/main/t/x", f"{ROOT}/u/x"):
         with pytest.raises(BadRequest):
@@ -167,7 +167,7 @@ def test_what_the_lake_keeps_is_not_allowed_by_a_setting_that_is_wider() -> None
             places.check_directory(text)
 
 
-def test_a_link_on_a_disk_leads_nowhere_else(tmp_path: Path) -> None:
+def test_a_symbolic_link_does_not_lead_out_of_a_tables_location(tmp_path: Path) -> None:
     lake, outside = tmp_path / "lake", tmp_path / "outside"
     for folder in (lake / "root/t", lake / "root/u", lake / "more", outside):
         folder.mkdir(parents=True)
@@ -187,7 +187,7 @@ def test_a_link_on_a_disk_leads_nowhere_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [f"{ROOT}/t/below/", "s3://b/more/v", "s3://c/u/other"])
-def test_directories_that_a_table_may_have(text: str) -> None:
+def test_a_table_may_choose_a_directory_below_its_own_or_an_allowed_location(text: str) -> None:
     assert PLACES.check_directory(text) == Location.parse(text.rstrip("/"))
 
 
@@ -200,19 +200,19 @@ def test_directories_that_a_table_may_have(text: str) -> None:
         *("s3://b/lake", ROOT, f"{ROOT}/u", "s3://b", "s3://b/more/u", "s3://b/more/u/below"),
     ],
 )
-def test_directories_that_it_may_not(text: str) -> None:
+def test_a_table_may_not_choose_a_directory_elsewhere_or_of_another_table(text: str) -> None:
     with pytest.raises(BadRequest):
         PLACES.check_directory(text)
 
 
-def test_allowed_places_are_a_list_with_spaces() -> None:
+def test_the_allowed_locations_setting_is_a_list_separated_by_spaces() -> None:
     assert allowed("") == ()
     assert allowed("  s3://a/b/   file:///c ") == (Location.parse("s3://a/b"), Location.parse("file:///c"))
     with pytest.raises(BadRequest):
         allowed("s3://a ../b")
 
 
-def test_files_of_a_lake_on_disk() -> None:
+def test_file_urls_and_paths_of_a_lake_on_disk_are_checked_alike() -> None:
     premises = Premises(parse("file:///lake/data/"), parse("file:///lake/data-iceberg"))
     places = TablePlaces(premises, [parse("file:///lake/data-iceberg/t")])
     for text in ("file:///lake/data-iceberg/t/x", "file:/lake/data-iceberg/t/x", "/lake/data-iceberg/t/x"):
@@ -222,7 +222,7 @@ def test_files_of_a_lake_on_disk() -> None:
             places.check(text)
 
 
-def test_deletes_beside_data_files_are_those_of_duckdbs_extension() -> None:
+def test_only_delete_files_of_duckdbs_iceberg_extension_may_lie_beside_data_files() -> None:
     mine, shared = parse("s3://b/lake/data/main/t/"), parse("s3://b/lake/data/main/u/")
     found = "s3://b/lake/data/main/t/01-deletes.parquet"
     assert replace(PLACES, beside=mine).check(found, deletes=True) == Location.parse(found)

@@ -21,7 +21,7 @@ def state(**deleted: list[int]) -> State:
         (state(a=[1]), state()),
     ],
 )
-def test_files_come_end_and_lose_rows(before: State, after: State) -> None:
+def test_ducklake_can_hold_a_history_in_which_files_are_added_removed_or_lose_rows(before: State, after: State) -> None:
     check_line(before, after, after.keys())
 
 
@@ -34,6 +34,8 @@ def test_files_come_end_and_lose_rows(before: State, after: State) -> None:
     ],
     ids=["a row comes back", "one for another", "a file comes again"],
 )
-def test_nothing_comes_back(before: State, after: State, ever: set[str]) -> None:
+def test_a_history_in_which_a_file_or_a_deleted_row_returns_is_refused(
+    before: State, after: State, ever: set[str]
+) -> None:
     with pytest.raises(Unsupported, match="come"):
         check_line(before, after, ever)

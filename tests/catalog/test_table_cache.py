@@ -69,7 +69,7 @@ def schema(db: duckdb.DuckDBPyConnection, request: pytest.FixtureRequest) -> str
         ("CALL ducklake_expire_snapshots('lake', versions => [1])", {"b": False, "a": False}, False),
     ],
 )
-def test_a_commit_makes_forget_what_it_changed_and_nothing_else(
+def test_a_commit_evicts_only_the_tables_that_it_changed_from_the_cache(
     statement: str, left: dict[str, bool], names_left: bool, lake: TestLake, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     async def story() -> None:
@@ -89,7 +89,7 @@ def test_a_commit_makes_forget_what_it_changed_and_nothing_else(
     run(story)
 
 
-def test_an_answer_that_was_made_before_a_change_is_not_kept(
+def test_an_answer_from_before_a_commit_to_its_table_is_not_cached(
     lake: TestLake, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     async def story() -> None:
@@ -108,7 +108,7 @@ def test_an_answer_that_was_made_before_a_change_is_not_kept(
     run(story)
 
 
-def test_a_name_that_was_looked_up_for_an_older_state_is_not_kept(
+def test_a_table_name_resolved_at_an_older_snapshot_is_not_cached(
     lake: TestLake, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     async def story() -> None:
@@ -123,7 +123,9 @@ def test_a_name_that_was_looked_up_for_an_older_state_is_not_kept(
     run(story)
 
 
-def test_nothing_is_kept_over_a_break_in_history(lake: TestLake, db: duckdb.DuckDBPyConnection, schema: str) -> None:
+def test_the_cache_is_cleared_if_a_snapshot_was_replaced_by_another_of_the_same_id(
+    lake: TestLake, db: duckdb.DuckDBPyConnection, schema: str
+) -> None:
     """The same number at another time is another snapshot; what was begun before may be about the other one."""
 
     async def story() -> None:
@@ -147,7 +149,7 @@ def test_nothing_is_kept_over_a_break_in_history(lake: TestLake, db: duckdb.Duck
     run(story)
 
 
-def test_the_oldest_answers_make_room(lake: TestLake) -> None:
+def test_a_full_cache_evicts_the_least_recently_stored_answer(lake: TestLake) -> None:
     async def story() -> None:
         async with cache(lake, limit=3) as kept:
             head = await kept.look()
@@ -158,7 +160,7 @@ def test_the_oldest_answers_make_room(lake: TestLake) -> None:
     run(story)
 
 
-def test_a_body_has_two_forms_with_names_of_their_own() -> None:
+def test_plain_and_gzip_bodies_have_different_etags() -> None:
     async def story() -> None:
         body = Body("d", b"x" * SMALLEST_PACKED)
         packed = await body.packed()

@@ -115,7 +115,7 @@ def assert_content(db: duckdb.DuckDBPyConnection, wanted: Mapping[str, Sequence[
         assert counted == [(len(rows),) * 3], table
 
 
-def test_writers_of_both_worlds_at_once_lose_nothing_and_double_nothing(
+def test_concurrent_duckdb_and_iceberg_writers_neither_lose_nor_duplicate_rows(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with (

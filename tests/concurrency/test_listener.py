@@ -40,7 +40,7 @@ def versions(lake: TestLake, table: str) -> int:
     return found
 
 
-def test_what_nobody_attended_to_is_made_good(tmp_path: Path) -> None:
+def test_a_listener_materialises_commits_made_before_it_started(tmp_path: Path) -> None:
     with lakes.lake() as lake, lake.duckdb() as db:
         for name in FIVE:
             db.execute(f"CREATE TABLE {name}(i INTEGER, s VARCHAR)")
@@ -62,7 +62,7 @@ def test_what_nobody_attended_to_is_made_good(tmp_path: Path) -> None:
         assert sum(map(len, listed.values())) == COMMITS
 
 
-def test_a_burst_is_followed_with_fewer_versions_than_commits(tmp_path: Path) -> None:
+def test_a_burst_of_commits_yields_fewer_metadata_files_than_commits(tmp_path: Path) -> None:
     with lakes.lake() as lake, servers.server(lake.settings, tmp_path) as server, lake.duckdb() as db:
         db.execute("CREATE TABLE t(i INTEGER)")
         made, deadline = 0, time.monotonic() + 10
@@ -76,7 +76,7 @@ def test_a_burst_is_followed_with_fewer_versions_than_commits(tmp_path: Path) ->
         assert ids(load(server)) == listed["main.t"]
 
 
-def test_only_what_changed_is_touched(tmp_path: Path) -> None:
+def test_a_listener_materialises_only_the_tables_that_changed(tmp_path: Path) -> None:
     """Among many tables, and after a takeover, too: who begins knows up to where all was done."""
     with lakes.lake() as lake, lake.duckdb() as db:
         for n in range(20):
@@ -104,7 +104,7 @@ def connections(lake: TestLake) -> int:
     return found
 
 
-def test_many_tables_at_once_take_no_more_connections_than_there_are(tmp_path: Path) -> None:
+def test_a_commit_to_many_tables_does_not_exceed_the_connection_pool(tmp_path: Path) -> None:
     names = [f"t{n}" for n in range(50)]
     with lakes.lake() as lake, servers.server(lake.settings, tmp_path) as server, lake.duckdb() as db:
         most, looks = 0, 0
@@ -130,7 +130,7 @@ def test_many_tables_at_once_take_no_more_connections_than_there_are(tmp_path: P
         assert status(server)["last-report"]["made"] >= 50
 
 
-def test_maintenance_is_followed_before_anyone_asks(tmp_path: Path) -> None:
+def test_a_listener_materialises_the_results_of_maintenance_without_a_request(tmp_path: Path) -> None:
     with lakes.lake() as lake, listener(lake.settings, tmp_path), lake.duckdb() as db:
         bucket = Bucket(lake.settings)
 
@@ -179,7 +179,7 @@ def settle(server: Server) -> tuple[float, float]:
     return seen
 
 
-def test_what_clients_ask_for_is_kept_ready_by_those_who_do_not_lead(tmp_path: Path) -> None:
+def test_a_server_that_is_not_the_leader_keeps_requested_tables_cached(tmp_path: Path) -> None:
     with (
         lakes.lake() as lake,
         servers.server(lake.settings, tmp_path, wait=False) as one,
@@ -209,7 +209,7 @@ def test_what_clients_ask_for_is_kept_ready_by_those_who_do_not_lead(tmp_path: P
         assert settle(follows) == before
 
 
-def test_the_very_next_load_shows_a_commit_with_listeners_at_work(tmp_path: Path) -> None:
+def test_the_next_load_after_a_commit_shows_it_while_listeners_run(tmp_path: Path) -> None:
     with (
         lakes.lake() as lake,
         servers.server(lake.settings, tmp_path, wait=False) as one,
@@ -231,7 +231,7 @@ def test_the_very_next_load_shows_a_commit_with_listeners_at_work(tmp_path: Path
         assert_all_on_storage(lake, Bucket(lake.settings), db, most=10)
 
 
-def test_a_server_without_a_listener_does_what_it_is_asked_for_and_no_more(tmp_path: Path) -> None:
+def test_a_server_without_a_listener_materialises_only_requested_tables(tmp_path: Path) -> None:
     with lakes.lake(listener="off") as lake, servers.server(lake.settings, tmp_path) as server, lake.duckdb() as db:
         db.execute("CREATE TABLE t(i INTEGER); CREATE TABLE other(i INTEGER)")
         lags: list[dict[str, float]] = []

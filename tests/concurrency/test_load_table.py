@@ -55,7 +55,7 @@ def fields(metadata: Metadata) -> list[str]:
     return [f["name"] for f in schema["fields"]]
 
 
-def test_the_very_next_load_shows_a_commit_whichever_process_answers(
+def test_the_next_load_after_a_commit_shows_it_from_any_process(
     lake: TestLake, fleet: list[Server], db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA next; CREATE TABLE next.t(i INTEGER); CREATE TABLE next.other(i INTEGER)")
@@ -73,7 +73,7 @@ def test_the_very_next_load_shows_a_commit_whichever_process_answers(
         assert len(loads.assert_readable(lake, server, db, schema="next", most=5)) == COMMITS
 
 
-def test_a_change_of_the_table_itself_is_seen_at_once(fleet: list[Server], db: duckdb.DuckDBPyConnection) -> None:
+def test_the_next_load_shows_ddl_from_any_process(fleet: list[Server], db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA ddl; CREATE TABLE ddl.t AS SELECT 1 AS i")
 
     def shown(table: str = "t") -> list[Metadata]:
@@ -105,7 +105,7 @@ def test_a_change_of_the_table_itself_is_seen_at_once(fleet: list[Server], db: d
     absent("t")
 
 
-def test_expired_snapshots_vanish_at_once(fleet: list[Server], db: duckdb.DuckDBPyConnection) -> None:
+def test_the_next_load_does_not_list_expired_snapshots(fleet: list[Server], db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA expired; CREATE TABLE expired.t(i INTEGER)")
     for n in range(4):
         db.execute(f"INSERT INTO expired.t VALUES ({n})")
@@ -120,7 +120,7 @@ def test_expired_snapshots_vanish_at_once(fleet: list[Server], db: duckdb.DuckDB
             assert [s.get("parent-snapshot-id") for s in metadata["snapshots"]] == [None, *left[:-1]]
 
 
-def test_every_process_gives_the_same_answer(fleet: list[Server], db: duckdb.DuckDBPyConnection) -> None:
+def test_every_process_returns_the_same_load(fleet: list[Server], db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA same; CREATE TABLE same.t(i INTEGER)")
     for statement in ("INSERT INTO same.t SELECT range FROM range(100)", "DELETE FROM same.t WHERE i < 5"):
         db.execute(statement)
@@ -139,7 +139,7 @@ def nobody_in(dsn: str) -> Iterator[psycopg.Connection[Any]]:
         admin.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
 
 
-def test_a_lake_that_comes_back_from_a_backup_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_running_servers_show_the_restored_state_after_a_restore_from_backup(tmp_path: Path) -> None:
     with lakes.lake() as lake, running(lake, tmp_path, {}, {}) as found:
         dsn = lake.settings.dsn
         name, copy = sql.Identifier(dsn.rsplit("/", 1)[1]), sql.Identifier(dsn.rsplit("/", 1)[1] + "_copy")
@@ -176,7 +176,7 @@ def test_a_lake_that_comes_back_from_a_backup_is_shown_as_it_is(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("looked", [True, False])
-def test_a_snapshot_that_comes_again_with_other_rows_is_another(looked: bool, tmp_path: Path) -> None:
+def test_a_snapshot_id_that_is_reused_after_a_restore_shows_the_new_rows(looked: bool, tmp_path: Path) -> None:
     """A restore within the catalog's tables: the same number, at another time."""
     with lakes.lake() as lake, running(lake, tmp_path, {}) as (server,):
         with lake.duckdb() as db:
@@ -202,7 +202,7 @@ def chains_made(server: Server) -> int:
     return int(float(found[1])) if found else 0
 
 
-def test_many_who_ask_for_a_cold_table_wait_for_one_piece_of_work(
+def test_concurrent_loads_of_an_uncached_table_materialise_it_once(
     lake: TestLake, fleet: list[Server], db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA cold; CREATE TABLE cold.t(i INTEGER)")
@@ -223,7 +223,7 @@ def test_many_who_ask_for_a_cold_table_wait_for_one_piece_of_work(
     assert lake.sql(query) == [(1,)]
 
 
-def test_two_processes_that_start_on_a_table_at_once_while_duckdb_commits(tmp_path: Path) -> None:
+def test_two_processes_loading_one_table_while_duckdb_commits_show_the_same_history(tmp_path: Path) -> None:
     with lakes.lake() as lake, running(lake, tmp_path, {}, {}) as found:
         db = lake.duckdb()
         db.execute("CREATE TABLE t(i INTEGER, s VARCHAR)")
@@ -271,7 +271,7 @@ def test_two_processes_that_start_on_a_table_at_once_while_duckdb_commits(tmp_pa
         assert versions == list(range(len(versions)))
 
 
-def test_history_follows_when_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_older_snapshots_are_materialised_in_the_background(tmp_path: Path) -> None:
     with lakes.lake() as lake, running(lake, tmp_path, {"history_patience": 0}) as (server,):
         db = lake.duckdb()
         db.execute("CREATE TABLE t(i INTEGER)")
@@ -291,7 +291,7 @@ def test_history_follows_when_nobody_waits_for_it(tmp_path: Path) -> None:
         assert loads.assert_readable(lake, server, db, most=20) == every
 
 
-def test_a_load_never_fails_over_a_flush(tmp_path: Path) -> None:
+def test_a_load_does_not_fail_because_of_a_concurrent_flush(tmp_path: Path) -> None:
     """A flush drops the tables of inlined rows of older schemas: one that has begun to read does not find them, though
     the state that it reads names them."""
     with lakes.lake() as lake, servers.server(lake.settings, tmp_path, listener="embedded") as server:

@@ -138,7 +138,9 @@ class Soak:
                 time.sleep(0.5)
 
 
-def test_nothing_is_lost_and_nothing_is_there_twice(lake: TestLake, tmp_path: Path) -> None:
+def test_writers_readers_and_maintenance_at_once_neither_lose_nor_duplicate_rows(
+    lake: TestLake, tmp_path: Path
+) -> None:
     with lake.duckdb() as db:
         db.execute("CREATE TABLE t (k BIGINT, v BIGINT)")
     with servers.server(lake.settings, tmp_path) as server, ThreadPoolExecutor(8) as pool:

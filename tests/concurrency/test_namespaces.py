@@ -89,7 +89,9 @@ def assert_sound(lake: TestLake) -> None:
     assert lake.sql("SELECT schema_id FROM ducklake_schema GROUP BY 1 HAVING count(*) > 1") == []
 
 
-def test_ten_creators_of_one_namespace_have_one_winner(server: Server, second: Server, lake: TestLake) -> None:
+def test_one_of_ten_concurrent_creations_of_a_namespace_succeeds(
+    server: Server, second: Server, lake: TestLake
+) -> None:
     before = len(lake.snapshots())
     start = threading.Barrier(10)
 
@@ -105,7 +107,7 @@ def test_ten_creators_of_one_namespace_have_one_winner(server: Server, second: S
     assert_sound(lake)
 
 
-def test_h40_a_name_wanted_by_both_worlds_goes_to_one(
+def test_h40_a_schema_created_by_duckdb_and_by_rest_at_once_exists_once(
     server: Server, lake: TestLake, writers: list[DuckWriter]
 ) -> None:
     """In turns with a differing case: DuckDB takes both for the same name, and Postgres would not."""
@@ -126,7 +128,7 @@ def test_h40_a_name_wanted_by_both_worlds_goes_to_one(
     assert_sound(lake)
 
 
-def test_a_schema_dropped_here_and_used_there_is_never_half_gone(
+def test_a_schema_dropped_by_rest_while_duckdb_creates_a_table_in_it_stays_consistent(
     server: Server, lake: TestLake, writers: list[DuckWriter]
 ) -> None:
     for i in range(15):
@@ -152,7 +154,7 @@ def test_a_schema_dropped_here_and_used_there_is_never_half_gone(
     assert_sound(lake)
 
 
-def test_two_servers_and_two_duckdb_sessions_lose_nothing(
+def test_two_servers_and_two_duckdb_sessions_create_schemas_at_once_without_losing_any(
     server: Server, second: Server, lake: TestLake, writers: list[DuckWriter], tmp_path: Path
 ) -> None:
     """Four sides create, and now and then drop, until each has made enough: N§3.7 in small. All go on until the last

@@ -24,7 +24,7 @@ def several(lake: TestLake, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield [stack.enter_context(server) for server in started]
 
 
-def test_what_clients_replace_at_once_is_all_in_the_history(several: list[Server], lake: TestLake) -> None:
+def test_concurrent_replacements_of_a_view_are_all_in_its_history(several: list[Server], lake: TestLake) -> None:
     several[0].create("many")
     create(several[0], "many", "v", duckdb="SELECT 0 AS i", spark="SELECT 0 AS i")
     keep = [{"action": "set-properties", "updates": {"version.history.num-entries": "100"}}]
@@ -59,7 +59,9 @@ def test_what_clients_replace_at_once_is_all_in_the_history(several: list[Server
         assert f"SELECT {session.execute('FROM many.v').fetchall()[0][0]} AS i" == views.texts(shown)["duckdb"]
 
 
-def test_one_name_is_given_once(several: list[Server], lake: TestLake) -> None:
+def test_one_of_several_concurrent_creations_of_a_view_or_table_name_succeeds(
+    several: list[Server], lake: TestLake
+) -> None:
     """To a view for DuckDB, a view for Spark, a table of a client's or a view of DuckDB's, whoever is first."""
     several[0].create("race")
     with lake.duckdb() as session:

@@ -23,11 +23,11 @@ def server(lake: TestLake, tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
-def test_every_operation_that_is_announced_is_one_of_icebergs() -> None:
+def test_every_announced_operation_is_in_the_iceberg_openapi_document() -> None:
     assert {o.endpoint for o in OPERATIONS if o.announced} <= documents.described()
 
 
-def test_whatever_is_asked_the_answer_is_as_icebergs_document_has_it(
+def test_every_fuzzed_request_gets_an_answer_that_conforms_to_the_openapi_document(
     lake: TestLake, server: Server, tmp_path: Path
 ) -> None:
     outcome = fuzz.run(lake, server, tmp_path, "--max-examples", str(REQUESTS))

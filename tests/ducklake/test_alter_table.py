@@ -175,7 +175,7 @@ def content(db: duckdb.DuckDBPyConnection, table: str) -> tuple[list[str], list[
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_h28_h29_our_rows_are_those_that_duckdb_writes_and_open_sessions_go_on(
+def test_h28_h29_alter_table_writes_the_same_rows_as_duckdb_and_open_sessions_continue(
     name: str, pair: tuple[Side, Side]
 ) -> None:
     case, table = CASES[name], f"t_{name}"
@@ -209,7 +209,7 @@ def test_h28_h29_our_rows_are_those_that_duckdb_writes_and_open_sessions_go_on(
 
 
 @pytest.mark.parametrize("texts", [["one"], ["one", "two"], ["one", None]])
-def test_comments_of_tables_and_columns(texts: list[str | None], pair: tuple[Side, Side]) -> None:
+def test_comments_are_written_in_the_rows_that_duckdb_writes(texts: list[str | None], pair: tuple[Side, Side]) -> None:
     table = f"commented_{len(texts)}_{texts[-1]}"
     theirs, ours = pair
     for side in pair:
@@ -226,7 +226,7 @@ def test_comments_of_tables_and_columns(texts: list[str | None], pair: tuple[Sid
     assert rows(ours.lake, found) == rows(theirs.lake, found)
 
 
-def test_a_dropped_table_ends_with_all_that_is_its_own(pair: tuple[Side, Side]) -> None:
+def test_dropping_a_table_ends_all_its_catalog_rows_as_duckdb_does(pair: tuple[Side, Side]) -> None:
     theirs, ours = pair
     for side in pair:
         for statement in (
@@ -254,7 +254,9 @@ def test_a_dropped_table_ends_with_all_that_is_its_own(pair: tuple[Side, Side]) 
     assert rows(ours.lake, found) == rows(theirs.lake, found)
 
 
-def test_h48_a_retype_under_a_session_that_knows_the_bounds(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_h48_a_session_with_cached_bounds_finds_all_rows_after_a_retype(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE TABLE warm(i INTEGER)")
     db.execute("INSERT INTO warm SELECT 1 UNION ALL SELECT 300")
     db.execute("FROM warm WHERE i > 2").fetchall()
@@ -266,7 +268,7 @@ def test_h48_a_retype_under_a_session_that_knows_the_bounds(lake: TestLake, db: 
         assert session.execute("FROM warm WHERE i = 300").fetchall() == [(300,)]
 
 
-def test_several_changes_of_one_commit_are_one_version(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_several_changes_of_one_commit_make_one_schema_version(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     db.execute(CREATE.format("several"))
     db.execute(f"INSERT INTO several VALUES {VALUES}")
     table = table_id(lake, "several")
@@ -306,7 +308,9 @@ def test_h29_rows_are_flushed_into_the_partitions_of_the_new_partitioning(
     assert [(i, path.split("/")[0]) for i, path in files] == [(made, "b=2")]
 
 
-def test_nothing_to_change_leaves_no_snapshot(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_schema_that_differs_only_in_column_order_makes_no_snapshot(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     """An order of columns that differs is nothing to DuckLake, either."""
     db.execute(CREATE.format("same"))
     before = lake.snapshots()
@@ -337,7 +341,9 @@ def test_a_column_that_is_sorted_or_partitioned_by_is_not_dropped(
     assert db.execute(f"SELECT sum(t) FROM {by}").fetchall() == [(190,)]
 
 
-def test_a_sort_that_does_not_name_a_renamed_column_stays(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_renaming_a_column_keeps_a_sort_order_that_does_not_use_it(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     """DuckDB leaves it alone, too, but draws an id for a new one that it does not write."""
     db.execute(CREATE.format("stays"))
     db.execute("ALTER TABLE stays SET SORTED BY (i, lower(\"Mixed\"), 'f')")
@@ -374,7 +380,9 @@ def test_a_table_moves_to_another_schema_and_its_files_stay(lake: TestLake, db: 
     assert (path, relative) == (f"{lake.settings.data_path}main/moves/", False)
 
 
-def test_h49_a_name_that_cannot_be_inlined_goes_to_files(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_h49_rows_of_a_table_with_a_name_that_cannot_be_inlined_go_to_files(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     for number, name in enumerate(("row_id", "Begin_Snapshot", "n" * 64, "ü" * 32)):
         table = f"reserved_{number}"
         db.execute(f"CREATE TABLE {table}(i INTEGER)")
@@ -400,7 +408,7 @@ def test_names_that_duckdb_cannot_write_for_postgres_are_refused(lake: TestLake,
             in_commit(lake, lambda tx: columns(plus(Field(2, name, "int")))(tx, table_id(lake, "refuses")))  # noqa: B023
 
 
-def test_without_inlining_no_inlined_table_is_made(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_no_inlined_data_table_is_created_if_inlining_is_off(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     with lakes.lake() as off:
         with off.duckdb() as setting:
             setting.execute("CALL lake.set_option('data_inlining_row_limit', 0)")

@@ -35,7 +35,7 @@ def field_to(field_id: int, **changes: Any) -> ColumnChanges:
     return to(edited(SHOWN, field_id, lambda f: replace(f, **changes)))
 
 
-def test_what_is_as_it_should_be_is_left_alone() -> None:
+def test_an_unchanged_schema_needs_no_column_rows() -> None:
     assert not to(SHOWN)
     assert not to(replace(SHOWN, fields=SHOWN.fields[::-1], identifier_ids=(1,)))
 
@@ -50,13 +50,13 @@ def test_a_rename_keeps_the_types_that_iceberg_does_not_have() -> None:
     )
 
 
-def test_a_nested_rename_keeps_its_defaults_and_is_none_of_the_top_level() -> None:
+def test_a_renamed_nested_field_keeps_its_defaults_and_renames_no_top_level_column() -> None:
     changes = field_to(4, name="c")
     assert changes.inserted == (ColumnRow(4, "c", "varchar", "x", "y", False, 2, ""),)
     assert (changes.ended, changes.renamed, changes.reshapes) == ((4,), {}, True)
 
 
-def test_a_retype_is_the_type_that_was_asked_for() -> None:
+def test_a_retyped_column_gets_the_requested_ducklake_type() -> None:
     assert [row.type for row in field_to(1, type="long").inserted] == ["int64"]
     assert [row.type for row in field_to(3, type="long").inserted] == ["int64"]
 
@@ -67,7 +67,7 @@ def test_one_type_in_two_spellings_is_no_change() -> None:
     assert not altered(live, shown, Schema((Field(1, "g", "geometry(OGC:CRS84)"),)))
 
 
-def test_whether_nulls_are_allowed_is_kept_of_the_top_level_alone() -> None:
+def test_nullability_is_stored_for_top_level_columns_only() -> None:
     changes = field_to(1, required=False)
     assert changes.inserted == (ColumnRow(1, "i", "int8", None, "NULL", True, None, "literal"),)
     assert not changes.reshapes
@@ -75,7 +75,7 @@ def test_whether_nulls_are_allowed_is_kept_of_the_top_level_alone() -> None:
     assert not field_to(6, required=True)
 
 
-def test_a_write_default_is_written_for_the_type_that_is_there() -> None:
+def test_a_write_default_is_stored_in_the_form_of_the_ducklake_type() -> None:
     changes = field_to(1, write_default=7)
     assert changes.inserted == (ColumnRow(1, "i", "int8", None, "7", False, None, "literal"),)
     assert not changes.reshapes
@@ -84,19 +84,19 @@ def test_a_write_default_is_written_for_the_type_that_is_there() -> None:
         field_to(1, write_default=300)
 
 
-def test_an_expression_that_iceberg_is_not_shown_stays() -> None:
+def test_a_rename_keeps_a_default_expression_that_iceberg_cannot_show() -> None:
     (row,) = field_to(7, name="then").inserted
     assert (row.default_value, row.default_type) == ("now()", "expression")
 
 
-def test_a_dropped_column_takes_its_parts_with_it() -> None:
+def test_dropping_a_column_ends_its_nested_fields() -> None:
     changes = to(edited(SHOWN, 2, lambda _: None))
     assert changes == ColumnChanges(ended=(2, 3, 4), reshapes=True, dropped={2: "st"})
     nested = to(edited(SHOWN, 3, lambda _: None))
     assert (nested.ended, nested.dropped) == ((3,), {})
 
 
-def test_an_added_column_comes_with_its_parts_parents_first() -> None:
+def test_an_added_nested_column_writes_parents_before_their_fields() -> None:
     kind = Map(Field(9, "k", "string", required=True), Field(10, "v", List(Field(11, "e", "date", required=True))))
     changes = to(grown(SHOWN, Field(8, "m", kind, required=True)))
     assert changes == ColumnChanges(
@@ -110,14 +110,14 @@ def test_an_added_column_comes_with_its_parts_parents_first() -> None:
     )
 
 
-def test_both_defaults_of_an_added_column_are_its_own() -> None:
+def test_an_added_column_stores_its_initial_and_its_write_default() -> None:
     (row,) = to(grown(SHOWN, Field(8, "n", "int", initial_default=7, write_default=9), 2)).inserted
     assert (row.initial_default, row.default_value, row.parent) == ("7", "9", 2)
     (row,) = to(grown(SHOWN, Field(8, "n", "int", initial_default=0))).inserted
     assert (row.initial_default, row.default_value) == ("0", "NULL")
 
 
-def test_documentation_is_a_comment() -> None:
+def test_the_doc_of_a_field_is_stored_as_a_column_comment() -> None:
     assert field_to(3, doc="why") == ColumnChanges(comments={3: "why"})
     documented = edited(SHOWN, 3, lambda f: replace(f, doc="why"))
     assert altered(LIVE, documented, SHOWN) == ColumnChanges(comments={3: None})
@@ -125,7 +125,7 @@ def test_documentation_is_a_comment() -> None:
     assert created(documented).comments == {3: "why"}
 
 
-def test_a_new_table_has_every_row_and_reshapes() -> None:
+def test_a_new_table_gets_one_row_for_each_field() -> None:
     changes = created(Schema((Field(1, "i", "int", required=True), Field(2, "s", Struct((Field(3, "x", "uuid"),))))))
     assert changes == ColumnChanges(
         inserted=(
@@ -151,12 +151,12 @@ def test_a_new_table_has_every_row_and_reshapes() -> None:
         ("something", "no such type"),
     ],
 )
-def test_a_type_that_ducklake_cannot_keep_is_refused_by_name(kind: str, reason: str) -> None:
+def test_a_type_that_ducklake_cannot_store_is_refused_with_the_column_name(kind: str, reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
         created(Schema((Field(1, "s", Struct((Field(2, "x", kind),))),)))
 
 
-def test_every_type_is_either_kept_or_refused_with_a_reason() -> None:
+def test_every_iceberg_type_is_either_stored_or_refused_with_a_reason() -> None:
     for primitive, stored in STORED.items():
         assert ducklake_type(primitive) == stored
         assert (iceberg_primitive(stored) or "") == primitive.split("(")[0]
@@ -183,12 +183,12 @@ def test_every_type_is_either_kept_or_refused_with_a_reason() -> None:
         (Schema((Field(1, "s", "string", initial_default="a\0"),)), "Column s: DuckLake has no form for the default"),
     ],
 )
-def test_what_duckdb_does_not_have_is_refused_by_name(schema: Schema, reason: str) -> None:
+def test_a_schema_that_duckdb_cannot_hold_is_refused_with_the_column_name(schema: Schema, reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
         created(schema)
 
 
-def test_names_that_differ_by_more_than_ascii_case_are_two() -> None:
+def test_column_names_that_differ_in_non_ascii_case_are_distinct() -> None:
     assert len(created(Schema((Field(1, "ä", "int"), Field(2, "Ä", "int")))).inserted) == 2
 
 
@@ -213,7 +213,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 @given(st.sampled_from(list(VALUES)).flatmap(lambda kind: VALUES[kind].map(lambda value: (kind, value))))
-def test_a_default_is_read_as_what_was_written(kind_and_value: tuple[str, Any]) -> None:
+def test_a_default_is_read_back_as_it_was_written(kind_and_value: tuple[str, Any]) -> None:
     kind, value = kind_and_value
     primitive = iceberg_primitive(kind)
     assert primitive is not None
@@ -242,7 +242,7 @@ def test_a_default_is_read_as_what_was_written(kind_and_value: tuple[str, Any]) 
         ("uuid", "7E0EB7AD-8c0d-4f3e-8b3f-0123456789ab", "7e0eb7ad-8c0d-4f3e-8b3f-0123456789ab"),
     ],
 )
-def test_texts_of_defaults_are_duckdbs(kind: str, value: Any, text: str) -> None:
+def test_defaults_are_stored_in_the_text_form_that_duckdb_writes(kind: str, value: Any, text: str) -> None:
     assert default_text(kind, value) == text
 
 
@@ -254,7 +254,7 @@ def test_texts_of_defaults_are_duckdbs(kind: str, value: Any, text: str) -> None
         *[("float32", 1e300), ("blob", "xyz"), ("uuid", "x"), ("struct", "x"), ("variant", "x"), ("uint32", 1)],
     ],
 )
-def test_a_default_without_a_text_is_none(kind: str, value: Any) -> None:
+def test_a_default_that_the_type_cannot_hold_has_no_text_form(kind: str, value: Any) -> None:
     assert default_text(kind, value) is None
 
 
@@ -288,7 +288,7 @@ def _kind(draw: st.DrawFn, field_id: int) -> Type:
 
 
 @given(schemas(), schemas())
-def test_the_rows_after_a_change_show_the_wanted_schema(old: Schema, new: Schema) -> None:
+def test_the_column_rows_after_a_change_represent_the_requested_schema(old: Schema, new: Schema) -> None:
     """In the order of ids."""
 
     def columns(changes: ColumnChanges, before: list[Column]) -> list[Column]:

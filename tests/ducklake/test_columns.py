@@ -35,7 +35,9 @@ def now(lake: TestLake) -> int:
     return lake.snapshots()[-1][0]
 
 
-def test_every_type_that_has_a_counterpart(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_every_ducklake_type_with_an_iceberg_counterpart_is_mapped_to_it(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute(
         "CREATE TABLE all_types(bo BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INTEGER, i64 BIGINT, u8 UTINYINT, "
         "u16 USMALLINT, f FLOAT, d DOUBLE, de DECIMAL(10,2), da DATE, ti TIME, ts TIMESTAMP, tss TIMESTAMP_S, "
@@ -53,7 +55,7 @@ def test_every_type_that_has_a_counterpart(lake: TestLake, db: duckdb.DuckDBPyCo
 
 
 @pytest.mark.parametrize("kind", ["UINTEGER", "UBIGINT", "HUGEINT", "UHUGEINT", "TIMESTAMP_MS", "TIMETZ", "INTERVAL"])
-def test_h21_a_type_that_would_be_shown_wrong_is_refused_by_name(
+def test_h21_a_type_that_iceberg_would_misrepresent_is_refused_with_the_column_name(
     kind: str, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute(f"CREATE TABLE refused_{kind}(ok INTEGER, st STRUCT(inner_one {kind}))")
@@ -94,7 +96,7 @@ def test_h15_a_nested_field_that_was_added_or_renamed_is_optional(
     assert {(f.name, f.required) for f in field.children} == {("b", False), ("x", False)}
 
 
-def test_h13_a_column_dropped_and_added_again_is_another(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_h13_a_column_dropped_and_added_again_has_a_new_field_id(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE TABLE again(i INTEGER, s VARCHAR)")
     first = now(lake)
     db.execute("ALTER TABLE again DROP COLUMN s")
@@ -226,7 +228,9 @@ def test_h14_an_initial_default_stays_while_the_write_default_moves(
     assert db.execute("SELECT m FROM moves").fetchall() == [(7,)]
 
 
-def test_a_column_as_old_as_the_table_has_a_write_default_alone(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_column_created_with_its_table_has_only_a_write_default(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     """No file lacks it, so the table may be of version 2."""
     db.execute(
         "CREATE TABLE old(i INTEGER DEFAULT 42, s VARCHAR DEFAULT 'NULL', t TIMESTAMPTZ DEFAULT now(), n DOUBLE)"
@@ -263,7 +267,7 @@ def test_a_column_added_after_an_insert_of_the_transaction_that_made_the_table_h
     assert defaults(lake, "at_once")["x"] == (7, 7)
 
 
-def test_a_nested_field_has_defaults_too(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_nested_fields_have_initial_and_write_defaults(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE TABLE deep(st STRUCT(a INTEGER), l STRUCT(a INTEGER)[])")
     db.execute("INSERT INTO deep VALUES ({'a': 1}, [{'a': 1}])")
     db.execute("ALTER TABLE deep ADD COLUMN st.x INTEGER DEFAULT 5")
@@ -300,7 +304,7 @@ def test_an_initial_default_without_a_form_in_iceberg_is_refused_by_name(
         *[("blob", "\\xA"), ("blob", "é"), ("blob", "\\"), ("int128", "1"), ("variant", "1"), ("struct", "1")],
     ],
 )
-def test_a_text_that_is_not_plainly_one_value_is_none(kind: str, text: str) -> None:
+def test_a_default_text_that_is_not_certainly_one_value_is_not_shown(kind: str, text: str) -> None:
     assert default_json(kind, text) is None
 
 
@@ -317,7 +321,7 @@ def test_a_text_that_is_not_plainly_one_value_is_none(kind: str, text: str) -> N
         *[("boolean", "int32", False), ("int64", "int128", False), ("varchar", "variant", False)],
     ],
 )
-def test_types_that_iceberg_readers_promote(old: str, new: str, expected: bool) -> None:
+def test_a_retype_counts_as_a_promotion_if_iceberg_readers_can_promote_it(old: str, new: str, expected: bool) -> None:
     assert promotes(old, new) is expected
 
 
@@ -364,7 +368,7 @@ def test_a_rewritten_file_keeps_the_type_from_before_a_retype(lake: TestLake, db
     assert retype.affects(begin, begin, rewritten=row_id_start is None)
 
 
-def test_a_name_that_is_a_column_and_a_part_of_a_struct_is_refused(
+def test_a_column_with_the_dotted_name_of_a_struct_field_is_refused(
     lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute('CREATE TABLE dotted("a.b" DOUBLE, a STRUCT(b DOUBLE))')

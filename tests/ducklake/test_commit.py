@@ -45,7 +45,7 @@ def drop(name: str) -> Callable[[Pool], Awaitable[None]]:
 
 
 @pytest.mark.integration
-def test_our_rows_are_those_that_duckdb_writes() -> None:
+def test_create_and_drop_schema_write_the_same_catalog_rows_as_duckdb() -> None:
     names = ["plain", 'we,ird"q', "a.b", "ünï", "with space"]
     with lakes.lake() as theirs, lakes.lake() as ours:
         session = theirs.duckdb()
@@ -63,7 +63,9 @@ def test_our_rows_are_those_that_duckdb_writes() -> None:
         assert ours.sql(rows) == theirs.sql(rows)
 
 
-def test_who_and_why_are_shown_by_duckdb(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_duckdb_shows_the_author_message_and_extra_info_of_a_commit(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     with_pool(lake, create("told"))
     shown = db.execute(
         "SELECT author, commit_message, commit_extra_info FROM lake.snapshots() ORDER BY snapshot_id DESC LIMIT 1"
@@ -81,7 +83,7 @@ def test_a_commit_without_changes_leaves_no_snapshot(lake: TestLake) -> None:
     assert lake.snapshots() == before
 
 
-def test_a_failing_commit_leaves_nothing(lake: TestLake) -> None:
+def test_a_failed_commit_leaves_the_catalog_unchanged(lake: TestLake) -> None:
     async def fail(pool: Pool) -> None:
         with pytest.raises(RuntimeError):
             async with commit(pool, CommitInfo()) as tx:
@@ -103,7 +105,7 @@ def test_h46_snapshot_times_do_not_go_back_after_a_clock_step() -> None:
         assert times == sorted(times)
 
 
-def test_h47_the_lock_comes_first_so_a_duckdb_commit_in_flight_is_waited_for(lake: TestLake) -> None:
+def test_h47_a_commit_takes_the_lock_first_and_waits_for_a_duckdb_commit_in_flight(lake: TestLake) -> None:
     """A transaction that has inserted its snapshot row, as DuckDB does first, and then takes its time."""
 
     async def race(pool: Pool) -> None:
@@ -152,7 +154,7 @@ def test_a_commit_does_not_take_a_waiting_writer_of_another_lake_for_one_of_its_
         assert "contended" not in extra
 
 
-def test_waiting_for_the_lock_is_bounded(lake: TestLake) -> None:
+def test_waiting_for_the_commit_lock_times_out(lake: TestLake) -> None:
     async def work(pool: Pool) -> None:
         async with await psycopg.AsyncConnection.connect(lake.settings.dsn) as other:
             await other.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")

@@ -40,7 +40,7 @@ def content(lake: TestLake, table: str) -> set[int]:
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_a_compaction_gives_way_to_a_delete_that_was_first(
+def test_a_compaction_fails_if_a_concurrent_delete_committed_first(
     lake: TestLake, db: duckdb.DuckDBPyConnection, table: str, what: str
 ) -> None:
     rows = prepare(db, table, what)
@@ -62,7 +62,7 @@ def test_a_compaction_gives_way_to_a_delete_that_was_first(
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_a_delete_gives_way_to_a_compaction_that_was_first(
+def test_a_delete_fails_if_a_concurrent_compaction_committed_first(
     lake: TestLake, db: duckdb.DuckDBPyConnection, table: str, what: str
 ) -> None:
     rows = prepare(db, table, what)
@@ -80,7 +80,9 @@ def test_a_delete_gives_way_to_a_compaction_that_was_first(
     assert 77 not in left
 
 
-def test_inserts_go_on_beside_a_compaction(lake: TestLake, db: duckdb.DuckDBPyConnection, table: str) -> None:
+def test_an_insert_does_not_conflict_with_a_concurrent_compaction(
+    lake: TestLake, db: duckdb.DuckDBPyConnection, table: str
+) -> None:
     with lake.duckdb() as other:
         other.execute("BEGIN")
         other.execute(f"INSERT INTO {table} SELECT range + 1000 FROM range(100)")
@@ -110,7 +112,7 @@ def test_a_commit_that_would_lose_a_delete_is_refused_at_once_and_names_the_tabl
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_an_inlined_row_is_deleted_beside_a_compaction(
+def test_a_delete_of_an_inlined_row_does_not_conflict_with_a_compaction(
     lake: TestLake, db: duckdb.DuckDBPyConnection, table: str, what: str
 ) -> None:
     rows = prepare(db, table, what)
@@ -128,7 +130,7 @@ def test_an_inlined_row_is_deleted_beside_a_compaction(
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_a_row_of_one_file_is_deleted_beside_a_compaction_of_others(
+def test_a_delete_does_not_conflict_with_a_compaction_of_other_files(
     lake: TestLake, db: duckdb.DuckDBPyConnection, what: str
 ) -> None:
     """Files of one partition are merged, or rewritten, and the row is in another."""
@@ -152,7 +154,9 @@ def test_a_row_of_one_file_is_deleted_beside_a_compaction_of_others(
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_words_are_those_of_ducklake(lake: TestLake, db: duckdb.DuckDBPyConnection, table: str, what: str) -> None:
+def test_a_compaction_or_delete_records_the_changes_that_plain_ducklake_records(
+    lake: TestLake, db: duckdb.DuckDBPyConnection, table: str, what: str
+) -> None:
     prepare(db, table, what)
     number = lake.sql("SELECT table_id FROM ducklake_table WHERE table_name = %s AND end_snapshot IS NULL", table)[0][0]
     db.execute(CALLS[what].format(table))

@@ -116,7 +116,7 @@ def pair() -> Iterator[tuple[TestLake, TestLake]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_our_rows_are_those_that_duckdb_writes(name: str, pair: tuple[TestLake, TestLake]) -> None:
+def test_create_table_writes_the_same_catalog_rows_as_duckdb(name: str, pair: tuple[TestLake, TestLake]) -> None:
     case, (theirs, ours) = CASES[name], pair
     with theirs.duckdb() as their_session, ours.duckdb() as our_session:
         their_session.execute(f'CREATE TABLE "{name}"({case.theirs})')
@@ -134,7 +134,7 @@ def test_our_rows_are_those_that_duckdb_writes(name: str, pair: tuple[TestLake, 
         assert rows(ours, made) == rows(theirs, made)
 
 
-def test_a_table_comes_with_all_that_it_is_to_have(pair: tuple[TestLake, TestLake]) -> None:
+def test_one_commit_creates_a_table_with_partitioning_sort_order_and_comments(pair: tuple[TestLake, TestLake]) -> None:
     theirs, ours = pair
     with theirs.duckdb() as session:
         for statement in (
@@ -159,7 +159,7 @@ def test_a_table_comes_with_all_that_it_is_to_have(pair: tuple[TestLake, TestLak
     assert rows(ours, made) == rows(theirs, made)
 
 
-def test_ids_may_be_given_level_by_level(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_field_ids_may_be_numbered_level_by_level(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     """As Iceberg's own libraries number them."""
     inner = Struct((Field(4, "x", "int"), Field(5, "y", Struct((Field(7, "z", "int"),)))))
     schema = Schema((Field(1, "a", inner), Field(2, "b", List(Field(6, "element", "int"))), Field(3, "c", "int")))
@@ -173,7 +173,9 @@ def test_ids_may_be_given_level_by_level(lake: TestLake, db: duckdb.DuckDBPyConn
         assert found == [({"x": 1, "y": {"z": 2}, "q": None}, [3], 4)]
 
 
-def test_a_comment_of_a_nested_column_does_no_harm(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_the_doc_of_a_nested_field_does_not_break_the_table_in_duckdb(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     schema = Schema((Field(1, "a", Struct((Field(2, "x", "int", doc="of DuckDB's columns none has it"),))),))
     in_commit(lake, lambda tx: create(tx, "documented", schema))
     db.execute("INSERT INTO documented VALUES ({'x': 1})")
@@ -185,7 +187,7 @@ def test_a_comment_of_a_nested_column_does_no_harm(lake: TestLake, db: duckdb.Du
     ("statement", "expected"),
     [("CREATE TABLE {}(i INTEGER)", "table {}"), ("CREATE VIEW {} AS SELECT 1", "view {}")],
 )
-def test_h40_a_clash_is_found_whatever_has_the_name_and_in_which_case(
+def test_h40_a_name_clash_with_a_table_or_view_is_found_in_any_case(
     statement: str, expected: str, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     name = f"Clash_{statement.split()[1]}_ü"
@@ -204,7 +206,7 @@ def test_h40_a_clash_is_found_whatever_has_the_name_and_in_which_case(
     assert in_commit(lake, lambda tx: clash(tx, name)) is None
 
 
-def test_h40_of_two_that_create_one_name_at_once_exactly_one_wins(
+def test_h40_one_of_two_concurrent_creations_of_a_table_name_succeeds(
     lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("BEGIN")

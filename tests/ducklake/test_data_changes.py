@@ -186,7 +186,7 @@ def some(first: int, count: int = 20) -> str:
     return f"SELECT CAST(range AS INTEGER) AS i, 'x' || range AS s FROM range({first}, {first + count})"
 
 
-def test_first_rows_are_as_duckdb_would_have_written_them(lake: TestLake, table: Table) -> None:
+def test_appended_files_get_the_catalog_rows_that_duckdb_would_have_written(lake: TestLake, table: Table) -> None:
     db = table.db
     db.execute("CREATE TABLE theirs(i INTEGER, s VARCHAR)")
     db.execute(f"INSERT INTO theirs {some(100)}")
@@ -211,7 +211,7 @@ def test_first_rows_are_as_duckdb_would_have_written_them(lake: TestLake, table:
     table.assert_is([*range(50, 70), *range(100, 120)])
 
 
-def test_h26_global_statistics_are_widened(table: Table) -> None:
+def test_h26_an_append_widens_the_statistics_of_the_table(table: Table) -> None:
     table.sql(BIG)
     table.warm.execute(f"SELECT count(*) FROM {table.name} WHERE i = 1")
     table.write(DataChanges(added=[table.file(some(1000, 1))]))
@@ -220,7 +220,7 @@ def test_h26_global_statistics_are_widened(table: Table) -> None:
     table.assert_is([*range(40), 3, 1000])
 
 
-def test_h26_unknown_bounds_are_not_made_up_by_duckdb(lake: TestLake, table: Table) -> None:
+def test_h26_duckdb_does_not_replace_unknown_bounds_after_an_insert(lake: TestLake, table: Table) -> None:
     table.sql(BIG)
     file = table.file(some(1000, 2))
     known = {2: file.stats[2]}
@@ -240,7 +240,7 @@ def test_h26_unknown_bounds_are_not_made_up_by_duckdb(lake: TestLake, table: Tab
     table.assert_is([*range(30, 40), 30, *range(50, 70), 1000, 1001])
 
 
-def test_h26_after_the_first_rows_came_from_us(table: Table) -> None:
+def test_h26_duckdb_finds_rows_inserted_after_a_first_append_of_nulls(table: Table) -> None:
     nothing = table.file("SELECT NULL::INTEGER AS i, 'x' || range AS s FROM range(5)")
     table.write(DataChanges(added=[nothing]))
     assert table.sql("SELECT count(*), count(i) FROM {}") == [(5, 0)]
@@ -257,7 +257,7 @@ def test_h26_after_the_first_rows_came_from_us(table: Table) -> None:
     fresh.close()
 
 
-def test_h27_row_ids_go_on_in_open_sessions(table: Table) -> None:
+def test_h27_an_open_session_continues_the_row_ids_after_an_append(table: Table) -> None:
     table.sql(BIG)
     table.warm.execute(f"SELECT rowid FROM {table.name}").fetchall()
     table.write(DataChanges(added=[table.file(some(100, 5)), table.file(some(200, 5))]))
@@ -268,7 +268,7 @@ def test_h27_row_ids_go_on_in_open_sessions(table: Table) -> None:
     assert ids == list(range(71))
 
 
-def test_h30_there_is_no_gap_for_a_stale_delete(table: Table) -> None:
+def test_h30_a_delete_from_a_file_that_was_removed_meanwhile_is_refused(table: Table) -> None:
     table.sql(BIG)
     (file,) = table.listed()
     table.warm.execute(f"BEGIN; DELETE FROM {table.name} WHERE i = 3")
@@ -279,7 +279,7 @@ def test_h30_there_is_no_gap_for_a_stale_delete(table: Table) -> None:
     table.lake.sound_snapshots()
 
 
-def test_h31_a_concurrent_insert_commits(table: Table) -> None:
+def test_h31_an_insert_that_was_open_during_an_append_commits(table: Table) -> None:
     table.sql(BIG)
     table.warm.execute(f"BEGIN; INSERT INTO {table.name} {some(200)}")
     table.write(DataChanges(added=[table.file(some(100))]))
@@ -288,7 +288,7 @@ def test_h31_a_concurrent_insert_commits(table: Table) -> None:
 
 
 @pytest.mark.parametrize("how", ["end", "rewrite", "delete"])
-def test_h32_an_inlined_delete_that_races_is_not_lost(table: Table, how: str) -> None:
+def test_h32_an_inlined_delete_on_a_file_that_changed_meanwhile_is_refused(table: Table, how: str) -> None:
     table.sql(BIG)
     (file,) = table.listed()
     table.warm.execute(f"BEGIN; DELETE FROM {table.name} WHERE i = 30")
@@ -302,7 +302,7 @@ def test_h32_an_inlined_delete_that_races_is_not_lost(table: Table, how: str) ->
     table.assert_is({"end": range(39), "rewrite": range(40), "delete": [i for i in range(40) if i != 5]}[how])
 
 
-def test_h32_what_ended_meanwhile_fails_the_commit(lake: TestLake, table: Table) -> None:
+def test_h32_a_commit_that_removes_rows_or_files_that_are_gone_already_is_refused(lake: TestLake, table: Table) -> None:
     table.sql(BIG)
     table.sql("INSERT INTO {} VALUES (50, 'x50')")
     (file,) = table.listed()
@@ -320,7 +320,7 @@ def test_h32_what_ended_meanwhile_fails_the_commit(lake: TestLake, table: Table)
     table.assert_is([])
 
 
-def test_h32_a_delete_file_that_came_meanwhile_fails_the_commit(table: Table) -> None:
+def test_h32_a_commit_of_deletes_is_refused_if_another_delete_file_was_added_meanwhile(table: Table) -> None:
     table.sql("CALL lake.set_option('data_inlining_row_limit', 0, table_name => '{}')")
     table.sql(BIG)
     (file,) = table.listed()
@@ -334,7 +334,7 @@ def test_h32_a_delete_file_that_came_meanwhile_fails_the_commit(table: Table) ->
     table.assert_is(range(20, 40))
 
 
-def test_h33_h35_deletes_from_two_files_at_once(table: Table) -> None:
+def test_h33_h35_one_commit_deletes_rows_of_two_files_in_any_order(table: Table) -> None:
     table.sql(BIG)
     table.write(DataChanges(added=[table.file(some(100))]))
     one, two = table.listed()
@@ -355,7 +355,7 @@ def test_h33_h35_deletes_from_two_files_at_once(table: Table) -> None:
     assert table.at(before + 1) == [i for i in [*range(40), *range(100, 120)] if i not in {3, 7, 100, 119}]
 
 
-def test_h34_inlined_positions_are_taken_over(lake: TestLake, table: Table) -> None:
+def test_h34_a_new_delete_file_takes_over_inlined_deletes(lake: TestLake, table: Table) -> None:
     table.sql(BIG)
     at = now(lake)
     table.sql("DELETE FROM {} WHERE i = 3")
@@ -379,7 +379,7 @@ def test_h34_inlined_positions_are_taken_over(lake: TestLake, table: Table) -> N
     assert [{*table.at(at + n)} for n in range(5)] == expected
 
 
-def test_ending_a_file_ends_its_deletes(lake: TestLake, table: Table) -> None:
+def test_removing_a_data_file_removes_its_delete_files(lake: TestLake, table: Table) -> None:
     table.sql("CALL lake.set_option('data_inlining_row_limit', 0, table_name => '{}')")
     table.sql(BIG)
     table.sql("DELETE FROM {} WHERE i < 15")
@@ -450,7 +450,7 @@ def test_h38_nested_columns_are_read_by_their_names(lake: TestLake, db: duckdb.D
     assert lake.duckdb().execute("FROM nested").fetchall() == shown
 
 
-def test_a_field_of_two_names_is_none_that_duckdb_could_find(table: Table) -> None:
+def test_a_mapped_field_with_two_names_is_refused(table: Table) -> None:
     async def add(tx: Commit) -> None:
         table_id = paths_of(table.lake, table.name)[0]
         live = (await columns.read(tx.conn, table_id)).columns
@@ -475,7 +475,7 @@ def test_elements_of_lists_are_found_after_an_append(lake: TestLake, db: duckdb.
         assert session.execute("SELECT count(*) FROM lists WHERE l[1] = 30").fetchall() == [(1,)]
 
 
-def test_h39_counts_through_a_mix_of_everything(table: Table) -> None:
+def test_h39_row_counts_stay_exact_through_mixed_writes(table: Table) -> None:
     expected = Counter[int]()
 
     def check() -> None:
@@ -522,7 +522,7 @@ def test_h39_counts_through_a_mix_of_everything(table: Table) -> None:
         assert table.at(at) == numbers
 
 
-def test_h43_a_path_is_listed_once(table: Table) -> None:
+def test_h43_a_file_path_that_is_in_the_table_already_is_refused(table: Table) -> None:
     file = table.file(some(0))
     outside = table.file(some(100), folder=f"{table.lake.settings.data_path}elsewhere/")
     table.write(DataChanges(added=[file, outside]))
@@ -579,7 +579,7 @@ def test_h44_a_rewrite_keeps_row_ids(lake: TestLake, table: Table) -> None:
     assert [row for row in table.row_ids() if row[0] < 90] == rows
 
 
-def test_a_rewrite_without_row_ids_gives_new_ones(lake: TestLake, table: Table) -> None:
+def test_a_rewrite_without_row_ids_assigns_new_ones(lake: TestLake, table: Table) -> None:
     table.sql(BIG)
     (file,) = table.listed()
     table.write(DataChanges(added=[table.file(some(0, 40))], ended=[file.id], is_rewrite=True))
@@ -598,7 +598,7 @@ def test_deletes_then_a_rewrite_do_not_make_old_bounds_exact(table: Table) -> No
 
 
 @pytest.mark.parametrize("versions", [1, 2])
-def test_h45_an_overwrite_ends_inlined_rows(lake: TestLake, table: Table, versions: int) -> None:
+def test_h45_an_overwrite_removes_inlined_rows(lake: TestLake, table: Table, versions: int) -> None:
     table.sql("INSERT INTO {} VALUES (1, 'x1')")
     rows = [(0, now(lake))]
     if versions == 2:
@@ -617,7 +617,7 @@ def test_h45_an_overwrite_ends_inlined_rows(lake: TestLake, table: Table, versio
     assert table.at(before) == [1, 2][:versions]
 
 
-def test_partition_values_are_those_that_duckdb_prunes_by(lake: TestLake, table: Table) -> None:
+def test_duckdb_prunes_files_by_the_partition_values_that_mergus_writes(lake: TestLake, table: Table) -> None:
     table.sql("ALTER TABLE {} SET PARTITIONED BY (i, s)")
     ((partition_id,),) = lake.sql(
         "SELECT partition_id FROM ducklake_partition_info WHERE table_id = %s", paths_of(lake, table.name)[0]
@@ -637,7 +637,7 @@ def test_partition_values_are_those_that_duckdb_prunes_by(lake: TestLake, table:
     assert table.sql("SELECT i, s, count(*) FROM {} GROUP BY ALL ORDER BY ALL") == [(7, "x7", 25), (8, None, 1)]
 
 
-def test_several_snapshots_in_one_commit(lake: TestLake, table: Table) -> None:
+def test_one_commit_may_write_several_snapshots(lake: TestLake, table: Table) -> None:
     one, two = table.file(some(0)), table.file(some(100))
     table_id, paths = paths_of(lake, table.name)
 
@@ -652,7 +652,7 @@ def test_several_snapshots_in_one_commit(lake: TestLake, table: Table) -> None:
     assert [table.at(before + n) for n in range(3)] == [[], list(range(20)), list(range(100, 120))]
 
 
-def test_nothing_to_write_writes_nothing(lake: TestLake, table: Table) -> None:
+def test_empty_data_changes_make_no_snapshot(lake: TestLake, table: Table) -> None:
     before = lake.snapshots()
     assert DataChanges().is_empty
     assert table.write(DataChanges()) == []
@@ -660,7 +660,7 @@ def test_nothing_to_write_writes_nothing(lake: TestLake, table: Table) -> None:
 
 
 @pytest.mark.integration
-def test_very_many_files() -> None:
+def test_one_commit_adds_100000_files() -> None:
     count, width = 100_000, 5
     with lakes.lake() as lake:
         db = lake.duckdb()

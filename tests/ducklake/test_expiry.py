@@ -23,7 +23,9 @@ histories = st.lists(st.sampled_from(sorted(WORDS)), min_size=1, max_size=25)
 
 
 @given(histories, st.data())
-def test_what_other_tables_were_is_still_to_be_had(history: list[str], data: st.DataObject) -> None:
+def test_expiring_snapshots_of_one_table_keeps_every_state_of_other_tables(
+    history: list[str], data: st.DataObject
+) -> None:
     everything = dict(enumerate(history, 1))
     head = len(history)
     gone = data.draw(st.sets(st.sampled_from(sorted(everything)))) - {head}
@@ -44,17 +46,17 @@ def test_what_other_tables_were_is_still_to_be_had(history: list[str], data: st.
     assert {others(i) for i, _ in lake} == {others(i) for i in stay}
 
 
-def test_all_go_that_are_the_tables_own() -> None:
+def test_all_snapshots_that_changed_only_this_table_are_removable() -> None:
     lake = [(4, WORDS["other"]), (5, WORDS["ours"]), (6, WORDS["merged"]), (7, WORDS["other"]), (8, WORDS["ours"])]
     assert choose_removable([*lake, (9, WORDS["ours"])], OURS, {4, 5, 6, 7, 8, 9}) == [5, 6, 8]
 
 
-def test_the_last_to_show_what_others_were_stays() -> None:
+def test_the_last_snapshot_that_shows_a_state_of_another_table_is_not_removable() -> None:
     """4, in which another table changed, has expired with the lake's."""
     lake = [(5, WORDS["ours"]), (6, WORDS["ours"]), (7, WORDS["other"]), (8, WORDS["ours"])]
     assert choose_removable(lake, OURS, {5, 6}) == [5]
 
 
-def test_what_follows_shows_what_others_were_as_well() -> None:
+def test_a_snapshot_is_removable_if_the_next_one_shows_the_same_state_of_other_tables() -> None:
     lake = [(5, WORDS["ours"]), (6, WORDS["ours"]), (7, WORDS["ours"])]
     assert choose_removable(lake, OURS, {5, 6}) == [5, 6]

@@ -56,7 +56,9 @@ def table(db: duckdb.DuckDBPyConnection, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_files_come_and_go(lake: TestLake, db: duckdb.DuckDBPyConnection, table: str) -> None:
+def test_the_files_at_every_snapshot_are_those_that_duckdb_lists(
+    lake: TestLake, db: duckdb.DuckDBPyConnection, table: str
+) -> None:
     first = now(lake)
     for statement in (BIG, BIG, "TRUNCATE {}", BIG, "CREATE SCHEMA {}_other"):
         db.execute(statement.format(table))
@@ -64,7 +66,9 @@ def test_files_come_and_go(lake: TestLake, db: duckdb.DuckDBPyConnection, table:
     assert [len(read(lake, table, at)) for at in range(first, now(lake) + 1)] == [0, 1, 2, 0, 1, 1]
 
 
-def test_row_ids_and_statistics(lake: TestLake, db: duckdb.DuckDBPyConnection, table: str) -> None:
+def test_files_are_read_with_row_ids_and_column_statistics(
+    lake: TestLake, db: duckdb.DuckDBPyConnection, table: str
+) -> None:
     db.execute(BIG.format(table))
     db.execute(f"INSERT INTO {table} SELECT range + 100, NULL FROM range(20)")
     one, two = read(lake, table)
@@ -74,7 +78,9 @@ def test_row_ids_and_statistics(lake: TestLake, db: duckdb.DuckDBPyConnection, t
     assert one.stats[2].contains_nan is None
 
 
-def test_h3_inlined_deletes_are_positions(lake: TestLake, db: duckdb.DuckDBPyConnection, table: str) -> None:
+def test_h3_inlined_deletes_are_read_as_positions_within_their_file(
+    lake: TestLake, db: duckdb.DuckDBPyConnection, table: str
+) -> None:
     db.execute(BIG.format(table))
     db.execute(BIG.format(table))
     before = now(lake)
@@ -85,7 +91,9 @@ def test_h3_inlined_deletes_are_positions(lake: TestLake, db: duckdb.DuckDBPyCon
     assert db.execute(f"SELECT count(*) FROM {table}").fetchall() == [(live,)]
 
 
-def test_h6_a_cumulative_delete_file_is_one(lake: TestLake, db: duckdb.DuckDBPyConnection, table: str) -> None:
+def test_h6_a_cumulative_delete_file_is_read_as_one_file(
+    lake: TestLake, db: duckdb.DuckDBPyConnection, table: str
+) -> None:
     db.execute(f"CALL lake.set_option('data_inlining_row_limit', 0, table_name => '{table}')")
     db.execute(BIG.format(table))
     first = now(lake)
@@ -98,7 +106,7 @@ def test_h6_a_cumulative_delete_file_is_one(lake: TestLake, db: duckdb.DuckDBPyC
     assert_as_duckdb_lists(lake, db, table, first)
 
 
-def test_h10_a_delete_file_of_a_dead_data_file_is_not_there(
+def test_h10_a_delete_file_of_a_removed_data_file_is_not_listed(
     lake: TestLake, db: duckdb.DuckDBPyConnection, table: str
 ) -> None:
     db.execute(f"CALL lake.set_option('data_inlining_row_limit', 0, table_name => '{table}')")
@@ -108,7 +116,7 @@ def test_h10_a_delete_file_of_a_dead_data_file_is_not_there(
     assert read(lake, table) == []
 
 
-def test_h8_a_merged_file_knows_since_when_it_is_whole(
+def test_h8_a_merged_file_carries_the_last_snapshot_that_it_merges(
     lake: TestLake, db: duckdb.DuckDBPyConnection, table: str
 ) -> None:
     db.execute(f"CALL lake.set_option('data_inlining_row_limit', 0, table_name => '{table}')")
@@ -155,7 +163,7 @@ def test_h22_a_table_created_again_has_its_own_files(lake: TestLake, db: duckdb.
         (Path("s/", True), Path("t/", True), ("s3://o/f", False), "s3://o/f"),
     ],
 )
-def test_what_stands_left_of_an_absolute_part_does_not_count(
+def test_an_absolute_path_replaces_the_paths_that_precede_it(
     schema: Path, table_path: Path, file: tuple[str, bool], whole: str
 ) -> None:
     assert TablePaths("s3://b/data/", schema, table_path).resolve(*file) == whole

@@ -63,7 +63,7 @@ def test_a_table_without_inlined_rows_has_no_batches(lake: TestLake, db: duckdb.
     ) == Live(0, None, None)
 
 
-def test_values_are_as_postgres_has_them(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_inlined_values_are_read_as_postgres_stores_them(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     db.execute(
         "CREATE TABLE raw(bo BOOLEAN, i8 TINYINT, u32 UINTEGER, i128 HUGEINT, f FLOAT, d DOUBLE, de DECIMAL(10,2), "
         "da DATE, ti TIME, tz TIMESTAMPTZ, v VARCHAR, j JSON, bl BLOB, u UUID, l INTEGER[], iv INTERVAL)"
@@ -82,7 +82,9 @@ def test_values_are_as_postgres_has_them(lake: TestLake, db: duckdb.DuckDBPyConn
     )
 
 
-def test_h1_h2_rows_are_there_from_their_begin_to_their_end(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_h1_h2_inlined_rows_are_visible_from_their_begin_to_their_end_snapshot(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE TABLE spans(i INTEGER, s VARCHAR)")
     db.execute("INSERT INTO spans VALUES (1, 'a'), (2, 'b')")
     first = now(lake)
@@ -118,7 +120,9 @@ def test_h1_h2_rows_are_there_from_their_begin_to_their_end(lake: TestLake, db: 
     assert live(first + 3) == Live(2, first + 1, first + 2)
 
 
-def test_h4_rows_stay_in_the_version_that_they_were_put_into(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_h4_inlined_rows_are_read_from_the_schema_version_of_their_insert(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute('CREATE TABLE versions("Mixed Case" INTEGER, "CamelCase" VARCHAR)')
     db.execute("INSERT INTO versions VALUES (1, 'a')")
     first = now(lake)
@@ -141,7 +145,7 @@ def test_h4_rows_stay_in_the_version_that_they_were_put_into(lake: TestLake, db:
 
 
 @pytest.mark.integration
-def test_an_inlined_table_that_was_made_late_has_the_columns_of_its_time() -> None:
+def test_an_inlined_table_created_after_schema_changes_has_the_columns_of_that_time() -> None:
     """A fresh DuckDB session shows the default instead of x."""
     with lakes.lake() as lake:
         with lake.duckdb() as db:
@@ -164,7 +168,9 @@ def test_an_inlined_table_that_was_made_late_has_the_columns_of_its_time() -> No
         assert [[c.name for c in batch.columns] for batch in read(lake, "late")] == [["k", "s"], ["k", "s", "z"]]
 
 
-def test_rows_whose_columns_are_not_known_are_refused(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_inlined_rows_whose_columns_do_not_match_their_table_are_refused(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE TABLE unknown(i INTEGER)")
     db.execute("ALTER TABLE unknown ADD COLUMN s VARCHAR")
     db.execute("INSERT INTO unknown VALUES (1, 'x')")
@@ -176,7 +182,7 @@ def test_rows_whose_columns_are_not_known_are_refused(lake: TestLake, db: duckdb
         ask(lake, "unknown", lambda c, s, k, t: inlined.read(c, s, k, misplaced(t), after=-1, upto=10**6, at=10**6))
 
 
-def test_h9_what_was_flushed_is_gone(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_h9_flushed_rows_are_no_longer_inlined(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE TABLE flushed(i INTEGER)")
     db.execute("INSERT INTO flushed VALUES (1)")
     first = now(lake)
@@ -187,7 +193,9 @@ def test_h9_what_was_flushed_is_gone(lake: TestLake, db: duckdb.DuckDBPyConnecti
     assert len(tables(lake, "flushed")) == 1
 
 
-def test_a_flush_while_we_read_takes_nothing_from_us(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_read_of_inlined_rows_is_consistent_during_a_concurrent_flush(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE TABLE kept(i INTEGER)")
     db.execute("INSERT INTO kept VALUES (1)")
 
@@ -200,7 +208,7 @@ def test_a_flush_while_we_read_takes_nothing_from_us(lake: TestLake, db: duckdb.
 
 
 @pytest.mark.parametrize("asked", ["read", "ended", "keys"])
-def test_rows_that_a_flush_dropped_while_we_read_are_asked_for_again(
+def test_reading_an_inlined_table_that_a_flush_has_dropped_raises_table_gone(
     asked: str, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = f"dropped_{asked}"
@@ -223,7 +231,7 @@ def test_rows_that_a_flush_dropped_while_we_read_are_asked_for_again(
         ask(lake, table, question)
 
 
-def test_h49_a_name_that_postgres_would_cut_is_not_inlined(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_h49_a_column_name_too_long_for_postgres_is_not_inlined(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     db.execute(f"CREATE TABLE long_name(i INTEGER, {'x' * 64} INTEGER)")
     db.execute("INSERT INTO long_name VALUES (1, 2)")
     assert tables(lake, "long_name") == []
@@ -232,7 +240,7 @@ def test_h49_a_name_that_postgres_would_cut_is_not_inlined(lake: TestLake, db: d
 
 
 @pytest.mark.integration
-def test_the_metadata_may_be_in_another_schema() -> None:
+def test_inlined_rows_are_read_from_any_metadata_schema() -> None:
     with lakes.lake(metadata_schema="Else where") as lake, lake.duckdb() as db:
         db.execute("CREATE TABLE t(i INTEGER)")
         db.execute("INSERT INTO t VALUES (1)")

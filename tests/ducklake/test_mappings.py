@@ -63,7 +63,7 @@ def test_a_table_of_ducklakes_own_files_has_no_mapping(lake: TestLake, db: duckd
     assert name_mapping(lake, "own") == ()
 
 
-def test_every_column_of_a_nested_file_has_the_id_of_the_tables(
+def test_every_nested_column_of_an_added_file_is_mapped_to_the_field_id_of_the_table(
     lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     """Whatever the file's order and case, and what it calls the elements of its lists."""
@@ -133,7 +133,7 @@ def test_a_column_whose_values_are_in_the_path_is_in_no_name_mapping(
     assert list(found.in_path.values()) == [(2,)]
 
 
-def test_a_mapping_counts_as_long_as_a_file_has_it(
+def test_a_name_mapping_is_used_as_long_as_a_file_refers_to_it(
     lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     db.execute("CREATE TABLE leaves(a INTEGER)")
@@ -146,7 +146,7 @@ def test_a_mapping_counts_as_long_as_a_file_has_it(
     assert read(lake, "leaves")[0].mappings == []
 
 
-def test_a_file_that_is_to_come_is_held_against_those_that_are_there(
+def test_a_new_files_mapping_is_checked_against_the_mappings_of_existing_files(
     lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     """As they would be read after it had come."""
@@ -177,7 +177,7 @@ def test_a_file_that_is_to_come_is_held_against_those_that_are_there(
         ),
     ],
 )
-def test_a_mapping_that_is_not_whole_is_refused(mapping: FileMapping, reason: str) -> None:
+def test_a_malformed_name_mapping_is_refused(mapping: FileMapping, reason: str) -> None:
     kinds = Columns(
         [
             columns.Column(1, columns.Span(1, None), "l", "list", True, None),

@@ -54,12 +54,14 @@ def spec(*fields: tuple[int, str]) -> PartitionSpec:
         ([(2, "truncate[3]"), (1, "identity"), (1, "void")], [Key(1, "identity")]),
     ],
 )
-def test_keys(fields: list[tuple[int, str]], wanted: list[Key]) -> None:
+def test_an_iceberg_spec_is_translated_to_ducklake_partition_keys(
+    fields: list[tuple[int, str]], wanted: list[Key]
+) -> None:
     assert keys(spec(*fields), TYPES) == wanted
 
 
 @given(st.dates(date(1, 1, 2), date(9999, 12, 30)))
-def test_a_day_is_a_year_a_month_and_a_day(day: date) -> None:
+def test_year_month_and_day_ordinals_become_the_texts_of_ducklake_keys(day: date) -> None:
     of_day = spec((3, "day"))
     ordinal = (day - date(1970, 1, 1)).days
     assert texts(of_day, (ordinal,), keys(of_day, TYPES), TYPES) == [str(day.year), str(day.month), str(day.day)]
@@ -71,20 +73,20 @@ def test_a_day_is_a_year_a_month_and_a_day(day: date) -> None:
 
 
 @given(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)))
-def test_an_hour_has_all_four(moment: datetime) -> None:
+def test_an_hour_ordinal_becomes_year_month_day_and_hour_texts(moment: datetime) -> None:
     of_hour = spec((4, "hour"))
     ordinal = (moment - datetime(1970, 1, 1)) // timedelta(hours=1)
     wanted = [str(moment.year), str(moment.month), str(moment.day), str(moment.hour)]
     assert texts(of_hour, (ordinal,), keys(of_hour, TYPES), TYPES) == wanted
 
 
-def test_a_bucket_of_a_session_s_own_partitioning_has_its_text() -> None:
+def test_a_bucket_value_has_a_text_for_a_bucket_key_of_duckdb() -> None:
     assert texts(spec((1, "bucket[16]")), (3,), [Key(1, "bucket(16)")], TYPES) == ["3"]
     assert needs_texts([Key(2, "identity"), Key(1, "bucket(16)")])
     assert not needs_texts([Key(2, "identity"), Key(3, "year")])
 
 
-def test_a_zoned_day_is_not_certain() -> None:
+def test_a_day_of_a_timestamptz_column_has_no_partition_text() -> None:
     """DuckDB would have cut it in the session's zone (H17)."""
     of_day = spec((5, "day"))
     today = (datetime.now(UTC).date() - date(1970, 1, 1)).days
@@ -106,7 +108,9 @@ def test_a_zoned_day_is_not_certain() -> None:
         ((6, "identity"), bytes(range(16)), "00010203-0405-0607-0809-0a0b0c0d0e0f"),
     ],
 )
-def test_texts(field: tuple[int, str], value: int | str | bytes | None, text: str | None) -> None:
+def test_an_identity_value_becomes_the_text_that_ducklake_stores(
+    field: tuple[int, str], value: int | str | bytes | None, text: str | None
+) -> None:
     one = spec(field)
     assert texts(one, (value,), keys(one, TYPES), TYPES) == [text]
 
@@ -120,7 +124,7 @@ def test_one_value_without_a_certain_text_makes_a_file_without_partition() -> No
     assert texts(spec((1, "identity")), (1,), wanted, TYPES) is None
 
 
-def test_fields_are_found_by_their_column_in_any_order() -> None:
+def test_partition_fields_are_matched_to_keys_by_column_in_any_order() -> None:
     turned = spec((2, "truncate[1]"), (3, "month"), (1, "bucket[4]"))
     wanted = [Key(1, "bucket(4)"), Key(3, "year"), Key(3, "month")]
     assert texts(turned, ("x", 601, 2), wanted, TYPES) == ["2", "2020", "2"]

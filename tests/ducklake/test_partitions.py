@@ -209,7 +209,7 @@ def rows(texts: Sequence[str], kind: str) -> str:
         ("JSON", ['{"a": 1}', "null", '"x"']),
     ],
 )
-def test_identity(table: Table, kind: str, texts: list[str]) -> None:
+def test_identity_partitioning_is_shown_as_an_identity_transform(table: Table, kind: str, texts: list[str]) -> None:
     table.sql("SET TimeZone = 'America/New_York'", f"CREATE TABLE {{t}}(c {kind})").partitioned_by("c")
     table.sql(f"INSERT INTO {{t}} VALUES {rows([*texts, 'NULL'], kind)}").check()
     assert table.fields() == [("c", "identity")]
@@ -229,7 +229,7 @@ def test_identity(table: Table, kind: str, texts: list[str]) -> None:
         ("TIME", ["24:00:00"]),
     ],
 )
-def test_a_value_that_is_two_values_or_none_to_others_leaves_its_file_unpartitioned(
+def test_a_file_whose_partition_value_readers_interpret_differently_is_shown_unpartitioned(
     table: Table, kind: str, texts: list[str]
 ) -> None:
     table.sql(f"CREATE TABLE {{t}}(c {kind})").partitioned_by("c")
@@ -240,7 +240,7 @@ def test_a_value_that_is_two_values_or_none_to_others_leaves_its_file_unpartitio
     assert found.count((None,)) == 1
 
 
-def test_an_identity_of_blobs_is_not_shown(table: Table) -> None:
+def test_identity_partitioning_by_a_blob_column_is_not_shown(table: Table) -> None:
     table.sql("CREATE TABLE {t}(c BLOB, i INTEGER)").partitioned_by("c, i").sql("INSERT INTO {t} VALUES ('AA', 1)")
     assert table.check().fields() == [("i", "identity")]
     assert table.tuples() == [(1,)]
@@ -262,21 +262,21 @@ def test_an_identity_of_blobs_is_not_shown(table: Table) -> None:
         ("BLOB", "encode('é' || i)"),
     ],
 )
-def test_buckets_that_are_iceberg_s(table: Table, kind: str, value: str) -> None:
+def test_buckets_of_types_that_hash_as_in_iceberg_are_shown(table: Table, kind: str, value: str) -> None:
     table.sql(f"CREATE TABLE {{t}}(c {kind})").partitioned_by("bucket(5, c)")
     table.sql(f"INSERT INTO {{t}} SELECT {value} FROM range(200) r(i) UNION ALL SELECT NULL").check()
     assert table.fields() == [("c", "bucket[5]")]
     assert set(table.tuples()) == {(None,), (0,), (1,), (2,), (3,), (4,)}
 
 
-def test_a_uuid_is_no_partition_value(table: Table) -> None:
+def test_partitioning_by_a_uuid_column_is_not_shown(table: Table) -> None:
     """DuckDB's Iceberg reader scrambles one, and versions of Java's library differ on their order."""
     table.sql("CREATE TABLE {t}(c UUID)").partitioned_by("c").sql("INSERT INTO {t} VALUES (uuid()), (NULL)").check()
     assert table.specs.all() == [UNPARTITIONED]
     assert table.tuples() == [None, None]
 
 
-def test_h18_buckets_that_are_duckdb_s_own_are_not_shown(table: Table) -> None:
+def test_h18_buckets_of_types_that_hash_otherwise_than_in_iceberg_are_not_shown(table: Table) -> None:
     kinds = ["DECIMAL(9,2)", "UTINYINT", "USMALLINT", "DOUBLE", "FLOAT", "UUID", "BOOLEAN"]
     kinds += ["TIMESTAMP_S", "TIMESTAMP_NS"]
     names = ", ".join(f"c{i} {kind}" for i, kind in enumerate(kinds))
@@ -290,7 +290,7 @@ def test_h18_buckets_that_are_duckdb_s_own_are_not_shown(table: Table) -> None:
 
 
 @pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_NS", "TIMESTAMPTZ"])
-def test_calendar_parts_together_are_one_ordinal(table: Table, kind: str) -> None:
+def test_year_month_day_and_hour_keys_together_are_shown_as_one_transform(table: Table, kind: str) -> None:
     table.sql("SET TimeZone = 'UTC'", f"CREATE TABLE {{t}}(c {kind})")
     parts = {
         "year(c)": "year",
@@ -309,14 +309,14 @@ def test_calendar_parts_together_are_one_ordinal(table: Table, kind: str) -> Non
     assert table.tuples().count((None,)) == len(parts)
 
 
-def test_ordinals_of_far_times(table: Table) -> None:
+def test_month_ordinals_of_far_timestamps_are_correct(table: Table) -> None:
     table.sql("CREATE TABLE {t}(c TIMESTAMP)").partitioned_by("year(c), month(c)")
     table.sql(f"INSERT INTO {{t}} VALUES {rows(FAR, 'TIMESTAMP')}").read()
     count = f"SELECT date_diff('month', TIMESTAMP '1970-01-01', c) FROM {table.name}"
     assert {x for x in table.tuples() if x is not None} == set(table.db.execute(count).fetchall())
 
 
-def test_h16_a_part_without_the_year_is_not_shown(table: Table) -> None:
+def test_h16_month_day_or_hour_keys_without_the_year_are_not_shown(table: Table) -> None:
     table.sql("CREATE TABLE {t}(c TIMESTAMP)")
     for keys in ("month(c)", "day(c)", "hour(c)", "month(c), day(c)", "day(c), hour(c)"):
         table.partitioned_by(keys).sql("INSERT INTO {t} VALUES ('1969-12-05'), ('2019-12-05')")
@@ -325,14 +325,14 @@ def test_h16_a_part_without_the_year_is_not_shown(table: Table) -> None:
     assert table.tuples() == [None] * 5
 
 
-def test_h16_the_other_keys_stay(table: Table) -> None:
+def test_h16_keys_that_iceberg_can_express_are_shown_without_the_others(table: Table) -> None:
     table.sql("CREATE TABLE {t}(c TIMESTAMP, s VARCHAR, u UUID)").partitioned_by("month(c), s, bucket(3, u)")
     table.sql("INSERT INTO {t} VALUES ('1969-12-31', 'a', uuid()), ('2019-12-05', 'a', NULL)").check()
     assert table.fields() == [("s", "identity")]
     assert set(table.tuples()) == {("a",)}
 
 
-def test_h17_days_of_a_session_s_time_zone_are_not_days(table: Table) -> None:
+def test_h17_day_partitions_cut_in_a_session_time_zone_are_not_shown_as_days(table: Table) -> None:
     table.sql("SET TimeZone = 'America/New_York'", "CREATE TABLE {t}(c TIMESTAMPTZ)")
     table.partitioned_by("year(c), month(c), day(c)")
     hours = ["2020-01-31 21:00:00-05", "2020-01-31 22:00:00-05", "2020-02-03 20:00:00+00"]
@@ -347,7 +347,7 @@ def test_h17_days_of_a_session_s_time_zone_are_not_days(table: Table) -> None:
     assert table.tuples() == [(18_293,), (18_295,), None]
 
 
-def test_an_ordinal_that_is_not_certain_leaves_the_file_unpartitioned(table: Table) -> None:
+def test_a_file_whose_partition_ordinal_is_uncertain_is_shown_unpartitioned(table: Table) -> None:
     table.sql("CREATE TABLE {t}(c TIMESTAMP)").partitioned_by("year(c)")
     table.sql("INSERT INTO {t} VALUES ('infinity'), ('2020-01-01')").check()
     assert table.tuples().count(None) == 1
@@ -369,13 +369,13 @@ def test_an_ordinal_that_is_not_certain_leaves_the_file_unpartitioned(table: Tab
     assert set(table.read().tuples()) == {None}
 
 
-def test_hours_that_are_no_int_are_not_shown(table: Table) -> None:
+def test_a_file_whose_hour_ordinal_exceeds_an_int_is_shown_unpartitioned(table: Table) -> None:
     table.sql("CREATE TABLE {t}(c TIMESTAMP)").partitioned_by("year(c), month(c), day(c), hour(c)")
     table.sql("INSERT INTO {t} VALUES ('290000-01-01'), ('200000-01-01')").check()
     assert table.tuples().count(None) == 1
 
 
-def test_h19_a_table_whose_partitioning_changes(table: Table) -> None:
+def test_h19_every_partitioning_of_a_table_is_a_spec_with_stable_field_ids(table: Table) -> None:
     insert = "INSERT INTO {t} VALUES (1, 'a', '2020-01-01'), (2, 'b', NULL)"
     table.sql("CREATE TABLE {t}(i INTEGER, s VARCHAR, c TIMESTAMP)", insert)
     seen: dict[int, PartitionSpec] = {}
@@ -411,7 +411,7 @@ def test_h19_a_table_whose_partitioning_changes(table: Table) -> None:
     assert table.partitions.current(first) == history[0]
 
 
-def test_h19_a_column_that_is_gone_takes_its_fields_along(table: Table) -> None:
+def test_h19_a_dropped_column_removes_its_partition_fields(table: Table) -> None:
     table.sql("CREATE TABLE {t}(i INTEGER, s VARCHAR, j INTEGER)").partitioned_by("i, s")
     table.sql("INSERT INTO {t} VALUES (1, 'a', 1)").check()
     then = table.lake.snapshots()[-1][0]
@@ -427,7 +427,7 @@ def test_h19_a_column_that_is_gone_takes_its_fields_along(table: Table) -> None:
     assert [[f.field_id for f in x.fields] for x in table.read(then).specs.all()[1:]] == [[1000, 1001], [1002]]
 
 
-def test_a_table_without_partitions(table: Table) -> None:
+def test_an_unpartitioned_table_has_only_the_unpartitioned_spec(table: Table) -> None:
     table.sql("CREATE TABLE {t}(i INTEGER)", "INSERT INTO {t} VALUES (1)").check()
     assert table.specs.all() == [UNPARTITIONED]
     assert table.specs.last_field_id == 999
@@ -435,7 +435,7 @@ def test_a_table_without_partitions(table: Table) -> None:
     assert table.specs.place(table.files[0]) == (UNPARTITIONED, ())
 
 
-def test_expiry_leaves_ids_as_they_are(table: Table) -> None:
+def test_expiring_snapshots_does_not_change_spec_ids(table: Table) -> None:
     table.sql("CREATE TABLE {t}(i INTEGER, s VARCHAR)").partitioned_by("i").partitioned_by("s")
     before = table.sql("INSERT INTO {t} VALUES (1, 'a')").check().specs
     snapshots = [x[0] for x in table.lake.snapshots()[1:-1]]
@@ -443,7 +443,7 @@ def test_expiry_leaves_ids_as_they_are(table: Table) -> None:
     assert table.specs == before
 
 
-def test_a_retyped_column_keeps_what_is_still_right(table: Table) -> None:
+def test_a_retyped_column_keeps_the_partition_fields_that_are_still_correct(table: Table) -> None:
     table.sql("CREATE TABLE {t}(i INTEGER, f FLOAT, d DATE, k DATE)").partitioned_by(
         "i, bucket(7, i), f, d, bucket(3, k)"
     )
@@ -468,7 +468,7 @@ def test_a_retyped_column_keeps_what_is_still_right(table: Table) -> None:
     assert by_value["6"] is None
 
 
-def test_a_column_that_became_text_or_lost_its_transform_is_not_shown(table: Table) -> None:
+def test_a_retype_that_invalidates_a_transform_removes_its_partition_field(table: Table) -> None:
     table.sql("CREATE TABLE {t}(i INTEGER, u UTINYINT, c DATE)").partitioned_by("i, bucket(3, u), year(c)")
     table.sql(
         "INSERT INTO {t} VALUES (5, 1, '2020-01-01')",
@@ -480,7 +480,7 @@ def test_a_column_that_became_text_or_lost_its_transform_is_not_shown(table: Tab
     assert table.tuples() == [None]
 
 
-def test_merged_flushed_and_deleted_from_files_keep_their_tuples(table: Table) -> None:
+def test_merged_flushed_and_rewritten_files_keep_their_partition_tuples(table: Table) -> None:
     table.sql("CREATE TABLE {t}(i INTEGER, s VARCHAR, c TIMESTAMP)").partitioned_by("s, year(c), bucket(2, i)")
     for month in (1, 5):
         table.sql(f"INSERT INTO {{t}} VALUES (1, 'a', '2020-0{month}-01'), (2, 'b', NULL)")
@@ -494,7 +494,7 @@ def test_merged_flushed_and_deleted_from_files_keep_their_tuples(table: Table) -
     assert {x for x in table.tuples() if x is not None and len(x) == 3} == expected
 
 
-def test_an_identity_that_statistics_deny_is_not_believed(table: Table) -> None:
+def test_an_identity_partition_value_that_contradicts_file_statistics_is_not_used(table: Table) -> None:
     table.sql("CREATE TABLE {t}(s VARCHAR, i INTEGER)").partitioned_by("s")
     value = "é" * 20
     table.sql(f"INSERT INTO {{t}} VALUES ('{value}', 1)").check()
@@ -523,7 +523,7 @@ def test_an_identity_that_statistics_deny_is_not_believed(table: Table) -> None:
     assert read(value, value) == [None]
 
 
-def test_files_added_by_name_are_believed_only_as_far_as_duckdb_reads_their_paths(table: Table) -> None:
+def test_added_files_are_partitioned_only_by_path_values_that_duckdb_reads(table: Table) -> None:
     outside = f"{table.lake.settings.data_path}".replace("/data/", f"/{table.name}/")
     table.sql("CREATE TABLE {t}(i INTEGER, s VARCHAR)").partitioned_by("s")
     table.sql(f"COPY (SELECT range::INTEGER i FROM range(3)) TO '{outside}s=eu/a.parquet'")
@@ -553,7 +553,7 @@ def nasty(table: Table) -> Table:
     return table.check()
 
 
-def test_names_are_unique_and_no_other_column_s(table: Table) -> None:
+def test_partition_field_names_are_unique_and_do_not_clash_with_columns(table: Table) -> None:
     nasty(table)
     fields = {f for spec in table.specs.all() for f in spec.fields}
     names = {f.name.lower() for f in fields}
@@ -569,7 +569,7 @@ def test_names_are_unique_and_no_other_column_s(table: Table) -> None:
 
 
 @pytest.mark.integration
-def test_java_takes_every_spec(table: Table) -> None:
+def test_icebergs_java_library_parses_every_spec(table: Table) -> None:
     nasty(table)
     jvm: Any = sparks.session()._jvm
     iceberg = jvm.org.apache.iceberg

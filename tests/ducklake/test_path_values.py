@@ -27,7 +27,7 @@ NAMES = st.text(
 
 
 @given(text=NAMES, escaped=st.booleans())
-def test_a_text_that_is_found_is_what_duckdb_reads(
+def test_a_string_found_in_a_path_is_the_value_that_duckdb_reads(
     tmp_path_factory: pytest.TempPathFactory, text: str, escaped: bool
 ) -> None:
     directory = f"k={quote(text, safe='') if escaped else text}"
@@ -41,7 +41,7 @@ def test_a_text_that_is_found_is_what_duckdb_reads(
 
 
 @given(value=st.integers(-(2**31), 2**31 - 1), zeros=st.integers(0, 3))
-def test_a_number_that_is_found_is_what_duckdb_reads(
+def test_a_number_found_in_a_path_is_the_value_that_duckdb_reads(
     tmp_path_factory: pytest.TempPathFactory, value: int, zeros: int
 ) -> None:
     directory = f"k={'-' if value < 0 else ''}{'0' * zeros}{abs(value)}"
@@ -76,9 +76,9 @@ def test_a_number_that_is_found_is_what_duckdb_reads(
         ("k=a\\b", "varchar", "a\\b"),
     ],
 )
-def test_what_leaves_a_doubt_is_not_found(path: str, kind: str, value: str | int | float) -> None:
+def test_an_ambiguous_path_yields_no_partition_value(path: str, kind: str, value: str | int | float) -> None:
     assert find_in_path(f"s3://b/{path}/f.parquet", {"k"}, kind, value, 3) is None
 
 
-def test_the_name_of_a_file_is_no_directory() -> None:
+def test_the_file_name_in_a_path_yields_no_partition_value() -> None:
     assert find_in_path("s3://b/k=a", {"k"}, "varchar", "a", 3) is None

@@ -35,7 +35,7 @@ def test_a_password_does_not_reach_the_message_of_a_failed_attach() -> None:
 
 
 @pytest.mark.integration
-def test_mergus_itself_never_opens_a_connection_for_an_extension() -> None:
+def test_attaching_loads_extensions_without_a_download() -> None:
     """With downloads impossible and an empty home, a session still attaches."""
     with lakes.lake() as lake:
         script = (

@@ -72,7 +72,7 @@ def test_plain_columns_up_to_the_first_expression_are_a_sort_order(
     assert order.order_id == (sort_id if expected else 0)
 
 
-def test_an_order_follows_its_column_through_a_rename_and_ends_with_a_reset(
+def test_a_sort_order_survives_a_column_rename_and_ends_with_reset_sorted_by(
     lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE TABLE follows(a INTEGER, b INTEGER)")
@@ -96,7 +96,7 @@ def test_a_table_without_a_sort_lists_order_0_alone(lake: TestLake, db: duckdb.D
     assert found.orders(of_table, of_table.schema_at(now(lake))) == [UNSORTED]
 
 
-def test_a_column_that_is_gone_or_nested_since_ends_an_old_order_before_it() -> None:
+def test_an_old_sort_order_is_cut_before_a_column_that_was_dropped_or_became_nested() -> None:
     """Java would look for it in vain."""
     had = Columns([Column(i, Span(1, None), name, "int32", True, None) for i, name in enumerate("abc", 1)])
     keys = tuple(Key(name, "duckdb", "ASC", "NULLS_LAST") for name in "abc")
@@ -116,7 +116,7 @@ def test_a_column_that_is_gone_or_nested_since_ends_an_old_order_before_it() -> 
         Key("a", "duckdb", "ASC", "ORDER_DEFAULT"),
     ],
 )
-def test_what_is_not_understood_is_not_translated(key: Key) -> None:
+def test_a_sort_key_with_an_unknown_dialect_or_direction_is_not_shown(key: Key) -> None:
     had = Columns([Column(1, Span(1, None), "a", "int32", True, None)])
     found = Sorts([Sort(9, Span(2, None), (key,))])
     assert found.orders(had, Schema((Field(1, "a", "int"),))) == [UNSORTED]

@@ -56,14 +56,14 @@ def test_values_without_nulls_are_counted() -> None:
         (None, None, (None, None)),
     ],
 )
-def test_a_count_is_right_or_absent(
+def test_inconsistent_value_and_null_counts_are_dropped(
     values: int | None, nulls: int | None, counts: tuple[int | None, int | None]
 ) -> None:
     found = stats("int32", value_counts=values, null_value_counts=nulls)
     assert (found.value_count, found.null_count) == counts
 
 
-def test_all_null() -> None:
+def test_a_column_of_nulls_has_a_value_count_of_zero_and_no_bounds() -> None:
     found = stats("float64", struct.pack("<d", 1.0), struct.pack("<d", 1.0), null_value_counts=ROWS)
     assert found == ColumnStats(7, 0, ROWS, None, None, False)
 
@@ -92,17 +92,19 @@ def test_all_null() -> None:
         ("geometry", b"\0" * 16, b"\0" * 16, (None, None)),
     ],
 )  # fmt: skip
-def test_bounds(kind: str, low: bytes, high: bytes, expected: tuple[str | None, str | None]) -> None:
+def test_iceberg_bounds_become_ducklake_texts(
+    kind: str, low: bytes, high: bytes, expected: tuple[str | None, str | None]
+) -> None:
     assert texts(kind, low, high) == expected
 
 
 @pytest.mark.parametrize(("nans", "contains"), [(0, False), (2, True), (None, None)])
-def test_nan(nans: int | None, contains: bool | None) -> None:
+def test_a_nan_count_of_a_float_column_becomes_contains_nan(nans: int | None, contains: bool | None) -> None:
     assert stats("float32", nan_value_counts=nans).contains_nan is contains
     assert stats("int32", nan_value_counts=nans).contains_nan is None
 
 
-def test_a_column_of_which_nothing_is_told_although_others_are_is_not_in_the_file() -> None:
+def test_a_column_without_metrics_is_left_out_if_other_columns_have_metrics() -> None:
     found = column_stats(file(), {1: "int32", 2: "int32"})
     assert found.keys() == {1}
     nothing = DataFile(DATA, "p", "PARQUET", (), ROWS, 100)
@@ -122,12 +124,14 @@ def test_a_column_of_which_nothing_is_told_although_others_are_is_not_in_the_fil
         ("int32", None, None, {}, False),
     ],
 )
-def test_out_of_range(kind: str, low: int | None, high: int | None, metrics: dict[str, Any], out: bool) -> None:
+def test_columns_whose_bounds_exceed_the_ducklake_type_are_reported(
+    kind: str, low: int | None, high: int | None, metrics: dict[str, Any], out: bool
+) -> None:
     packed = [None if bound is None else struct.pack("<i", bound) for bound in (low, high)]
     assert out_of_range(file(*packed, **metrics), {1: kind}) == ([1] if out else [])
 
 
-def test_the_first_files_of_a_table() -> None:
+def test_the_first_files_of_a_table_set_its_global_statistics() -> None:
     assert widened(None, [of("3", "5"), of("-1", "4", nulls=2)], "int32") == GlobalStats(True, None, "-1", "5")
     assert widened(None, [ALL_NULL], "int32") == GlobalStats(True, None, None, None)
     assert widened(None, [NOTHING_KNOWN], "int32") is GONE
@@ -148,7 +152,7 @@ def test_the_first_files_of_a_table() -> None:
         ("json", ("1", "1"), ("[]", "{}"), ("1", "{}")),
     ],
 )  # fmt: skip
-def test_bounds_are_compared_as_values(
+def test_global_bounds_are_widened_by_value_and_not_by_text(
     kind: str, current: tuple[str, str], added: tuple[str, str], expected: tuple[str, str]
 ) -> None:
     found = widened(GlobalStats(False, None, *current), [of(*added)], kind)
@@ -169,24 +173,24 @@ def test_bounds_are_compared_as_values(
         ("variant", ("1", "2"), ("1", "2")),
     ],
 )
-def test_h26_what_is_not_known_has_no_row(
+def test_h26_a_column_with_unknown_bounds_has_no_global_statistics_row(
     kind: str, current: tuple[str | None, str | None], added: tuple[str | None, str | None]
 ) -> None:
     assert widened(GlobalStats(False, None, *current), [of(*added)], kind) is GONE
 
 
-def test_one_bound_may_be_unknown() -> None:
+def test_global_statistics_may_have_one_unknown_bound() -> None:
     assert widened(GlobalStats(False, None, "1", None), [of("0", "9")], "int32") == GlobalStats(False, None, "0", None)
     assert widened(GlobalStats(False, None, "1", "2"), [of("0", None)], "int32") == GlobalStats(False, None, "0", None)
 
 
 @pytest.mark.parametrize("kind", ["int32", "blob", "geometry"])
-def test_nulls_alone_move_no_bound(kind: str) -> None:
+def test_an_append_of_nulls_does_not_change_global_bounds(kind: str) -> None:
     current = GlobalStats(False, None, "1", "2")
     assert widened(current, [ALL_NULL], kind) == GlobalStats(True, None, "1", "2")
 
 
-def test_flags_are_known_if_they_are_everywhere() -> None:
+def test_the_null_and_nan_flags_are_known_only_if_every_file_reports_them() -> None:
     some = of("1.0", "2.0", nan=False)
     known = GlobalStats(False, False, "1.0", "2.0")
     assert widened(known, [some], "float64") == known
@@ -200,7 +204,9 @@ numbers = st.integers(-(2**31), 2**31 - 1)
 
 
 @given(st.lists(st.lists(numbers | st.none(), min_size=1, max_size=5), min_size=1, max_size=6), st.integers(0, 6))
-def test_every_value_is_within_the_bounds_whatever_comes_when(contents: list[list[int | None]], at: int) -> None:
+def test_global_bounds_contain_every_value_after_any_sequence_of_appends(
+    contents: list[list[int | None]], at: int
+) -> None:
     def metrics(content: list[int | None]) -> ColumnStats:
         found = [value for value in content if value is not None]
         low, high = (
@@ -231,7 +237,7 @@ def test_every_value_is_within_the_bounds_whatever_comes_when(contents: list[lis
 
 
 @given(st.lists(st.text(max_size=20), min_size=1), st.lists(st.text(max_size=20), min_size=1))
-def test_strings_that_were_cut_are_within_the_bounds(one: list[str], other: list[str]) -> None:
+def test_global_bounds_contain_strings_with_truncated_file_bounds(one: list[str], other: list[str]) -> None:
     def metrics(content: list[str]) -> ColumnStats:
         order = sorted(content, key=str.encode)
         low, high = (

@@ -22,7 +22,7 @@ anything = st.recursive(
 
 
 @given(st.dictionaries(st.integers(0, 2**62), tolds, min_size=1, max_size=3))
-def test_each_table_of_a_commit_hears_its_own(told: dict[int, Told]) -> None:
+def test_the_commit_info_of_each_table_is_read_back_for_that_table(told: dict[int, Told]) -> None:
     text = json.dumps({"replay": "x", KEY: {str(table_id): one.json() for table_id, one in told.items()}})
     for table_id, one in told.items():
         assert about(table_id, text) == one
@@ -30,12 +30,12 @@ def test_each_table_of_a_commit_hears_its_own(told: dict[int, Told]) -> None:
 
 
 @given(st.text() | anything.map(json.dumps))
-def test_what_others_wrote_is_theirs(text: str) -> None:
+def test_commit_extra_info_of_other_writers_is_ignored(text: str) -> None:
     assert about(1, text) is None
 
 
 @given(anything)
-def test_what_is_not_as_ours_would_be_never_fails(content: Any) -> None:
+def test_malformed_commit_info_never_raises(content: Any) -> None:
     found = about(1, json.dumps({KEY: {"1": content}}))
     assert found is None or about(1, json.dumps({KEY: {"1": found.json()}})) == found
 
@@ -60,10 +60,10 @@ def test_what_is_not_as_ours_would_be_never_fails(content: Any) -> None:
         '{"iceberg": {"01": {"main": 17}}}',
     ],
 )
-def test_not_ours(text: str | None) -> None:
+def test_commit_extra_info_without_valid_iceberg_info_is_ignored(text: str | None) -> None:
     assert about(1, text) is None
 
 
-def test_values_of_a_summary_that_are_no_text_are_left_out() -> None:
+def test_summary_values_that_are_not_strings_are_left_out() -> None:
     told = {"snapshot-id": 2**40, "summary": {"operation": "append", "added": 7, "nothing": None}}
     assert about(1, json.dumps({KEY: {"1": told}})) == Committed(2**40, {"operation": "append"})

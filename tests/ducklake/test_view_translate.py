@@ -64,25 +64,29 @@ def agrees(db: duckdb.DuckDBPyConnection, query: str) -> None:
 
 
 @pytest.mark.parametrize("query", CERTAIN)
-def test_what_is_certain_has_the_same_rows_and_columns(db: duckdb.DuckDBPyConnection, query: str) -> None:
+def test_a_translated_query_returns_the_same_rows_and_columns_in_duckdb(
+    db: duckdb.DuckDBPyConnection, query: str
+) -> None:
     agrees(db, query)
 
 
 @settings(max_examples=300, deadline=None)
 @given(query=queries())
-def test_any_query_that_is_made_of_what_is_certain(query: str) -> None:
+def test_any_generated_translatable_query_returns_the_same_rows_in_duckdb(query: str) -> None:
     with duckdb.connect() as session:
         session.execute(f"CREATE SCHEMA s; {TABLES}; {ROWS}")
         agrees(session, query)
 
 
 @pytest.mark.parametrize(("query", "reason"), UNCERTAIN.items())
-def test_what_is_not_certain_is_refused_with_the_reason(db: duckdb.DuckDBPyConnection, query: str, reason: str) -> None:
+def test_a_query_without_a_certain_translation_is_refused_with_the_reason(
+    db: duckdb.DuckDBPyConnection, query: str, reason: str
+) -> None:
     with pytest.raises(Uncertain, match=reason):
         texts(db, query)
 
 
-def test_words_of_spark(db: duckdb.DuckDBPyConnection) -> None:
+def test_the_spark_text_uses_the_quoting_and_syntax_of_spark(db: duckdb.DuckDBPyConnection) -> None:
     def spark(query: str) -> str:
         return texts(db, query)["spark"]
 
@@ -99,7 +103,7 @@ def test_words_of_spark(db: duckdb.DuckDBPyConnection) -> None:
 
 
 @pytest.mark.parametrize("query", [query for query in CERTAIN if query not in NOT_IN_TRINO])
-def test_the_text_for_trino_has_the_same_rows_and_columns(db: duckdb.DuckDBPyConnection, query: str) -> None:
+def test_the_trino_text_returns_the_same_rows_and_columns_in_duckdb(db: duckdb.DuckDBPyConnection, query: str) -> None:
     """DuckDB reads it, too."""
     same = write_for_trino(translated(db, query), "memory")
     assert columns(db, same) == columns(db, "FROM s.v")
@@ -119,7 +123,9 @@ def test_the_text_for_trino_has_the_same_rows_and_columns(db: duckdb.DuckDBPyCon
         "SELECT id FROM s.t WHERE CAST(id AS DOUBLE) < p",
     ],
 )
-def test_what_depends_on_the_place_of_nan_has_no_text_for_trino(db: duckdb.DuckDBPyConnection, query: str) -> None:
+def test_a_query_that_compares_values_that_may_be_nan_has_no_trino_text(
+    db: duckdb.DuckDBPyConnection, query: str
+) -> None:
     tree = translated(db, query)
     with pytest.raises(Uncertain, match="NaN"):
         write_for_trino(tree, "memory")
@@ -136,14 +142,14 @@ def test_what_depends_on_the_place_of_nan_has_no_text_for_trino(db: duckdb.DuckD
         ("information_schema", "tables", "Trino's own"),
     ],
 )
-def test_tables_that_trino_may_take_for_others(schema: str, name: str, reason: str) -> None:
+def test_a_table_name_that_trino_would_resolve_otherwise_has_no_trino_text(schema: str, name: str, reason: str) -> None:
     relations = {("s", "t"): Relation(schema, name, (("x", INT),))}
     tree = translate(parse("SELECT x FROM s.t"), relations, (("x", INT),))
     with pytest.raises(Uncertain, match=reason):
         write_for_trino(tree, "lake")
 
 
-def test_words_of_trino(db: duckdb.DuckDBPyConnection) -> None:
+def test_the_trino_text_uses_the_quoting_and_syntax_of_trino(db: duckdb.DuckDBPyConnection) -> None:
     def trino(query: str) -> str:
         return write_for_trino(translated(db, query), 'la"ke')
 
@@ -173,13 +179,13 @@ def test_words_of_trino(db: duckdb.DuckDBPyConnection) -> None:
         "SELECT 1 AS x; SELECT 2",
     ],
 )
-def test_a_text_that_nobody_can_look_through_is_not_certain(text: str) -> None:
+def test_a_query_that_is_too_large_or_too_deep_is_not_translated(text: str) -> None:
     for read in (parse, lambda sql: parse_view(sql)[0]):
         with pytest.raises(Uncertain):
             translate(read(text), {}, (("x", INT),))
 
 
-def test_a_text_is_canonical_if_duckdb_reads_the_same_again() -> None:
+def test_canonical_sql_is_refused_if_duckdb_would_parse_it_differently() -> None:
     assert canonical("select a from t where x or y and not z = 1") == ("SELECT a FROM t WHERE (x OR (y AND (z != 1)))")
     # written as 1000.0, which is a decimal
     with pytest.raises(ValueError, match="other words"):

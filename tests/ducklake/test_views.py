@@ -48,7 +48,7 @@ async def found(tx: Commit, schema: Schema, name: str) -> View:
 
 
 @pytest.mark.integration
-def test_our_rows_are_those_that_duckdb_writes() -> None:
+def test_changes_of_views_write_the_same_catalog_rows_as_duckdb() -> None:
     async def create(tx: Commit, schema: Schema) -> None:
         await views.create(tx, schema, 'v "q"', uuid4(), "SELECT 1 AS a", None)
 
@@ -94,9 +94,7 @@ def test_our_rows_are_those_that_duckdb_writes() -> None:
             assert lake.duckdb().execute("FROM s.told").fetchall() == [(3,)]
 
 
-def test_a_view_of_duckdbs_is_shown_without_the_name_of_a_catalog(
-    lake: TestLake, db: duckdb.DuckDBPyConnection
-) -> None:
+def test_a_view_made_by_duckdb_is_shown_without_the_catalog_name(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA IF NOT EXISTS s; CREATE TABLE s.t (i INTEGER, j INTEGER); INSERT INTO s.t VALUES (1, 2)")
     db.execute('CREATE VIEW s.plain AS SELECT i FROM lake.s.t; CREATE VIEW s.named(a, "b ""q") AS FROM lake.s.t')
     shown: dict[str, str] = {}
@@ -125,7 +123,7 @@ def test_a_view_of_duckdbs_is_shown_without_the_name_of_a_catalog(
         "SELECT '$1'",
     ],
 )
-def test_one_select_is_a_view(sql: str) -> None:
+def test_a_single_select_is_accepted_as_view_sql(sql: str) -> None:
     view_sql.check(sql)
 
 
@@ -147,7 +145,7 @@ def test_one_select_is_a_view(sql: str) -> None:
         "EXPLAIN SELECT 1",
     ],
 )
-def test_anything_else_is_none(sql: str) -> None:
+def test_anything_but_a_single_select_is_refused_as_view_sql(sql: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         view_sql.check(sql)
 
@@ -163,7 +161,7 @@ def test_anything_else_is_none(sql: str) -> None:
         ("SUMMARIZE t", ["t"]),
     ],
 )
-def test_names_without_a_schema_are_found(sql: str, names: list[str]) -> None:
+def test_unqualified_table_names_in_view_sql_are_found(sql: str, names: list[str]) -> None:
     assert view_sql.unqualified_names(sql) == names
 
 
@@ -173,7 +171,7 @@ def types(sql: str) -> list[Any]:
         return [f["type"] for f in schema_json(schema_of(found.columns, list(found.types)), 0)["fields"]]
 
 
-def test_types_of_results_are_icebergs() -> None:
+def test_result_columns_of_a_view_have_iceberg_types() -> None:
     assert types(
         """SELECT true, 1::TINYINT, 1::UINTEGER, 1::UBIGINT, sum(1), 1.5::DECIMAL(5, 2), 1::FLOAT, 1::DOUBLE, 'x',
                   'x'::BLOB, DATE '2020-01-01', TIME '01:00', TIMESTAMP '2020-01-01', TIMESTAMP_MS '2020-01-01',
@@ -184,7 +182,7 @@ def test_types_of_results_are_icebergs() -> None:
     ]
 
 
-def test_nested_types_have_ids_of_their_own() -> None:
+def test_nested_result_types_of_a_view_have_field_ids() -> None:
     (found,) = types("SELECT {'a': [1], 'b': MAP {'x': 2::BIGINT}} AS n")
     assert found == {
         "type": "struct",
@@ -213,12 +211,12 @@ def test_nested_types_have_ids_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("value", ["INTERVAL 1 DAY", "1::UHUGEINT", "'1'::BIT", "[INTERVAL 1 DAY]", "{'a': 1::BIT}"])
-def test_what_iceberg_has_no_type_for_is_told(value: str) -> None:
+def test_a_result_column_without_an_iceberg_type_is_refused_with_its_name(value: str) -> None:
     with pytest.raises(Unrepresentable, match="column x"):
         types(f"SELECT {value} AS x")
 
 
-def test_a_view_is_bound_and_can_reach_nothing_but_the_lake(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_describing_a_view_reads_nothing_outside_the_lake(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA IF NOT EXISTS d; CREATE TABLE d.t (i INTEGER, s VARCHAR)")
     db.execute("CREATE VIEW d.good AS SELECT sum(i) AS n, s FROM t GROUP BY ALL")
     db.execute("CREATE VIEW d.hosts AS SELECT * FROM read_text('/etc/hosts')")

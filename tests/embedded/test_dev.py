@@ -167,22 +167,22 @@ class TestServed:
         seen = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
         assert {k: seen.get(k) for k in served.connection} == served.connection
 
-    def test_what_is_printed_holds_no_secret(self, served: Dev) -> None:
+    def test_the_printed_output_contains_no_secret(self, served: Dev) -> None:
         printed = "\n".join(served.printed)
         assert served.connection["AWS_SECRET_ACCESS_KEY"] not in printed
         assert served.connection["MERGUS_POSTGRES_DSN"].split(":")[2].split("@")[0] not in printed
 
-    def test_the_pyiceberg_text_works_as_printed(self, served: Dev) -> None:
+    def test_the_printed_pyiceberg_snippet_runs(self, served: Dev) -> None:
         out = run_python(served.block("PyIceberg"), {**served.env, **served.connection})
         assert out.strip() == "[('main',)]"
 
-    def test_the_duckdb_text_works_as_printed(self, served: Dev) -> None:
+    def test_the_printed_duckdb_snippet_runs(self, served: Dev) -> None:
         code = served.block("DuckDB, straight to the lake")
         out = run_python(code + USE_IT, {**served.env, **served.connection})
         assert "main" in out
         assert "499500" in out
 
-    def test_the_text_for_duckdbs_iceberg_extension_works_as_printed(self, served: Dev) -> None:
+    def test_the_printed_snippet_for_duckdbs_iceberg_extension_runs(self, served: Dev) -> None:
         keys = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
         given = {name: value for name, value in served.connection.items() if name not in keys}
         left_open = "db.execute('BEGIN; INSERT INTO lake.u VALUES (1)')\n"
@@ -192,7 +192,7 @@ class TestServed:
         assert "499500" in out
 
     @pytest.mark.integration
-    def test_the_spark_text_works_as_printed(self, served: Dev, tmp_path: Path) -> None:
+    def test_the_printed_spark_snippet_runs(self, served: Dev, tmp_path: Path) -> None:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         env = {**served.env, **served.connection, "PATH": path}
         script = served.block("Spark")
@@ -203,7 +203,7 @@ class TestServed:
         assert done.returncode == 0, done.stderr[-3000:]
         assert "main" in done.stdout.splitlines()
 
-    def test_smoke_doctor_and_config_find_it_by_themselves(self, served: Dev) -> None:
+    def test_smoke_doctor_and_config_find_the_running_stack_without_settings(self, served: Dev) -> None:
         def mergus(*args: str) -> subprocess.CompletedProcess[str]:
             command = [sys.executable, "-m", "mergus", *args]
             return subprocess.run(command, env=served.env, capture_output=True, text=True, timeout=60, check=False)
@@ -241,7 +241,7 @@ class TestServed:
         assert f"in use by process {served.process.pid}" in done.stderr
         assert (served.state / "connection.env").exists()
 
-    def test_a_port_that_is_taken_is_named(self, served: Dev, tmp_path: Path) -> None:
+    def test_serve_names_a_port_that_is_in_use(self, served: Dev, tmp_path: Path) -> None:
         env = clean_env(tmp_path / "other", MERGUS_PORT=served.env["MERGUS_PORT"])
         done = subprocess.run(DEV, env=env, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 1
@@ -257,7 +257,7 @@ class TestServed:
 
 class TestLifeCycle:
     @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-    def test_a_signal_stops_everything_and_data_is_kept(self, signum: int, tmp_path: Path) -> None:
+    def test_a_signal_stops_all_processes_and_keeps_the_data(self, signum: int, tmp_path: Path) -> None:
         env = clean_env(tmp_path / "state")
         with running(env) as dev:
             uri = dev.connection["MERGUS_URI"]
@@ -291,7 +291,7 @@ class TestLifeCycle:
             listed = httpx.get(f"{again.connection['MERGUS_URI']}/v1/lake/namespaces").json()
             assert listed == {"namespaces": [["kept"], ["main"]]}
 
-    def test_a_part_that_dies_stops_the_rest_and_is_named(self, tmp_path: Path) -> None:
+    def test_serve_stops_and_names_a_backend_that_died(self, tmp_path: Path) -> None:
         with running(clean_env(tmp_path / "state")) as dev:
             started = dev.descendants()
             next(p for p in started if p.name() == "weed").kill()
@@ -301,7 +301,7 @@ class TestLifeCycle:
             assert gone(started, 1) == []
 
     @pytest.mark.parametrize("sign", ["postgres/data.new/PG_VERSION", "postgres/data/postmaster.pid", "s3/weed.pid"])
-    def test_an_interrupt_in_the_middle_of_the_first_start_does_no_harm(self, sign: str, tmp_path: Path) -> None:
+    def test_serve_starts_again_after_an_interrupted_first_start(self, sign: str, tmp_path: Path) -> None:
         env = clean_env(tmp_path / "state")
         dev = Dev(DEV, env)
         deadline = time.monotonic() + 30
@@ -317,7 +317,7 @@ class TestLifeCycle:
         with running(env) as again:
             assert httpx.get(f"{again.connection['MERGUS_URI']}/readyz").status_code == 200
 
-    def test_a_start_right_after_kill_9_waits_for_what_was_left(self, tmp_path: Path) -> None:
+    def test_a_start_right_after_kill_9_waits_for_the_remaining_processes(self, tmp_path: Path) -> None:
         env = clean_env(tmp_path / "state")
         with running(env) as dev:
             before = dev.connection
@@ -331,7 +331,9 @@ class TestLifeCycle:
             assert working_in(again.state / "s3") == {p.pid for p in weeds}
             assert len(weeds) == 1
 
-    def test_a_stale_pid_file_of_postgres_harms_nobody(self, tmp_path: Path) -> None:
+    def test_a_stale_postmaster_pid_file_neither_prevents_the_start_nor_harms_another_process(
+        self, tmp_path: Path
+    ) -> None:
         env = clean_env(tmp_path / "state")
         with running(env):
             pass
@@ -344,14 +346,14 @@ class TestLifeCycle:
             bystander.kill()
             bystander.wait()
 
-    def test_a_shell_that_has_sourced_connection_env_can_start_it_again(self, tmp_path: Path) -> None:
+    def test_serve_starts_again_from_a_shell_that_sourced_connection_env(self, tmp_path: Path) -> None:
         env = clean_env(tmp_path / "state")
         with running(env) as dev:
             sourced = {**env, **dev.connection}
         with running(sourced) as again:
             assert {"postgres", "weed"} <= {p.name() for p in again.descendants()}
 
-    def test_a_proxy_for_the_rest_of_the_world_is_not_asked(self, tmp_path: Path) -> None:
+    def test_serve_and_smoke_do_not_use_an_http_proxy(self, tmp_path: Path) -> None:
         nowhere = "http://127.0.0.1:9"
         env = clean_env(tmp_path / "state", http_proxy=nowhere, HTTP_PROXY=nowhere, https_proxy=nowhere)
         env = {k: v for k, v in env.items() if k.lower() != "no_proxy"}
@@ -361,12 +363,12 @@ class TestLifeCycle:
             assert done.returncode == 0, done.stderr
             assert dev.connection["MERGUS_URI"]
 
-    def test_port_0_is_a_free_one(self, tmp_path: Path) -> None:
+    def test_port_0_selects_a_free_port(self, tmp_path: Path) -> None:
         place = f"file://{tmp_path}/warehouse"
         with running(clean_env(tmp_path / "state", MERGUS_PORT="0", MERGUS_WAREHOUSE=place)) as dev:
             assert httpx.get(f"{dev.connection['MERGUS_URI']}/readyz").status_code == 200
 
-    def test_under_nohup_the_end_of_the_terminal_is_survived(self, tmp_path: Path) -> None:
+    def test_serve_under_nohup_survives_sighup(self, tmp_path: Path) -> None:
         env = clean_env(tmp_path / "state", MERGUS_WAREHOUSE=f"file://{tmp_path}/warehouse")
         with running(env, ["nohup", *DEV]) as dev:
             # nothing will come of it later either, if it ignores the signal
@@ -375,7 +377,7 @@ class TestLifeCycle:
             assert dev.process.poll() is None
             assert httpx.get(f"{dev.connection['MERGUS_URI']}/readyz").status_code == 200
 
-    def test_the_python_texts_of_the_readme_work_as_they_stand(self, tmp_path: Path) -> None:
+    def test_the_python_examples_of_the_readme_run_as_printed(self, tmp_path: Path) -> None:
         texts = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
         assert ["duckdb" in text.splitlines()[0] for text in texts] == [True, False]
         with running(clean_env(tmp_path / "state")) as dev:
@@ -399,7 +401,7 @@ class TestLifeCycle:
             assert run_python(dev.block("PyIceberg") + read, env).splitlines()[-1] == "499500"
 
     @pytest.mark.parametrize("place", ["file", "s3"])
-    def test_where_a_lake_is_need_not_be_said_again(self, place: str, tmp_path: Path) -> None:
+    def test_a_second_start_uses_the_warehouse_of_the_first(self, place: str, tmp_path: Path) -> None:
         warehouse = f"file://{tmp_path}/warehouse" if place == "file" else "s3://chosen-bucket/deep/er"
         env = clean_env(tmp_path / "state")
         with running(env, None, "--warehouse", warehouse) as dev:
@@ -410,7 +412,7 @@ class TestLifeCycle:
             assert httpx.get(f"{again.connection['MERGUS_URI']}/readyz").status_code == 200
 
     @pytest.mark.parametrize("form", ["uri", "key=value"])
-    def test_a_postgres_and_an_s3_of_ones_own_are_used_instead(self, form: str, tmp_path: Path) -> None:
+    def test_serve_uses_a_configured_postgres_and_s3(self, form: str, tmp_path: Path) -> None:
         """Also with a password that every layer would have to quote."""
         password = 'it\'s a \\ $HOME `id` "word"'
         with lakes.database() as dsn, psycopg.connect(dsn, autocommit=True) as admin:
@@ -460,7 +462,7 @@ class TestLifeCycle:
                 admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(user)))
 
 
-def test_backends_alone_go_up_and_down(tmp_path: Path) -> None:
+def test_backends_up_and_down_start_and_stop_postgres_and_s3(tmp_path: Path) -> None:
     env = clean_env(tmp_path / "state")
 
     def backends(word: str) -> subprocess.CompletedProcess[str]:

@@ -185,7 +185,7 @@ def precious(lake: TestLake, bucket: Bucket) -> tuple[set[str], set[str]]:
     return {*bucket.below(root)} - made, made
 
 
-def test_what_postgres_and_data_files_tell_is_enough(tmp_path: Path) -> None:
+def test_a_restore_from_the_postgres_dump_and_the_data_files_recovers_everything(tmp_path: Path) -> None:
     """All that can be made again is lost, with the server's own directory; and the lake has roles."""
     with lakes.lake(True) as lake, lake.duckdb() as db:
         bucket = Bucket(lake.settings)
@@ -274,7 +274,7 @@ def go_on(lake: TestLake, server: Server, upto: int) -> None:
             db.execute("DELETE FROM s.theirs WHERE i % 10 = 5")
 
 
-def test_an_older_backup_on_newer_objects(tmp_path: Path) -> None:
+def test_an_older_dump_restored_beside_newer_objects_serves_the_state_of_the_dump(tmp_path: Path) -> None:
     with lakes.lake() as lake, lake.duckdb() as db:
         bucket = Bucket(lake.settings)
         with servers.server(lake.settings, tmp_path) as server:
@@ -312,7 +312,7 @@ def test_an_older_backup_on_newer_objects(tmp_path: Path) -> None:
             assert_all_readable(lake, server, 4)
 
 
-def test_who_has_seen_the_lost_future_does_no_harm(tmp_path: Path) -> None:
+def test_clients_that_saw_lost_snapshots_cannot_damage_the_restored_lake(tmp_path: Path) -> None:
     """A client that goes on where it was would find the number of its snapshot again, with other rows, and take them
     away; a DuckDB session, that of the schema, with other columns. Such numbers are left out."""
     with lakes.lake() as lake, lake.duckdb() as db:
@@ -344,7 +344,7 @@ def test_who_has_seen_the_lost_future_does_no_harm(tmp_path: Path) -> None:
         assert db.execute("SELECT * FROM u").fetchall() == [(1, "instead")]
 
 
-def test_numbers_are_left_out_only_while_nobody_else_is_there(tmp_path: Path) -> None:
+def test_mergus_restored_skips_snapshot_ids_only_while_no_other_session_is_connected(tmp_path: Path) -> None:
     with lakes.lake() as lake, lake.duckdb() as db:
         db.execute("CREATE TABLE t(i INTEGER)")
         snapshots = lake.snapshots()

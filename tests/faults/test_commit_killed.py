@@ -200,7 +200,7 @@ def insert_at_once(db: duckdb.DuckDBPyConnection) -> None:
 
 
 @pytest.mark.parametrize(("number", "point"), list(enumerate([*BEFORE, *AFTER, *WITH_KEY])))
-def test_kill_9_at_every_step_of_a_commit(
+def test_a_commit_killed_at_any_step_is_atomic_and_a_retry_applies_it_once(
     number: int, point: str, places: dict[int, Place], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = places[2 + number % 2]
@@ -252,7 +252,7 @@ def test_kill_9_at_every_step_of_a_commit(
                 shown_by_iceberg(catalog, request, request.after)
 
 
-def test_kill_9_between_two_snapshots_of_one_commit(
+def test_a_commit_killed_between_two_snapshots_is_atomic_and_a_retry_applies_it_once(
     places: dict[int, Place], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = places[3]

@@ -63,7 +63,7 @@ def running(between: tuple[TestLake, Treacherous, str], tmp_path_factory: pytest
 
 
 @pytest.mark.parametrize("plan", ["unheard", "unanswered"])
-def test_the_client_hears_of_its_commit_once_it_is_made_once(
+def test_a_commit_whose_connection_broke_is_applied_once_and_acknowledged(
     between: tuple[TestLake, Treacherous, str], running: Server, plan: str
 ) -> None:
     lake, network, _ = between
@@ -90,7 +90,7 @@ TEXTS = {"duckdb": "SELECT 1 AS i, 's' AS s", "spark": "SELECT 1, 's'"}
 
 @pytest.mark.parametrize("dialect", TEXTS)
 @pytest.mark.parametrize("plan", ["unheard", "unanswered"])
-def test_what_became_of_a_view_is_found_out(
+def test_the_server_finds_the_outcome_of_a_view_change_whose_connection_broke(
     between: tuple[TestLake, Treacherous, str], running: Server, plan: str, dialect: str
 ) -> None:
     lake, network, _ = between
@@ -124,9 +124,7 @@ def test_what_became_of_a_view_is_found_out(
         before = after
 
 
-def test_what_is_noted_of_commits_goes_when_nobody_can_ask_any_more(
-    between: tuple[TestLake, Treacherous, str], running: Server
-) -> None:
+def test_old_commit_markers_are_deleted(between: tuple[TestLake, Treacherous, str], running: Server) -> None:
     lake, _, _ = between
     assert running.create("noted").status_code == 200
     lake.sql("UPDATE commit_marker SET made_at = now() - interval '2 hours'")

@@ -37,7 +37,7 @@ def send_and_die(lake: TestLake, folder: Path, point: str, method: str, path: st
 
 
 @pytest.mark.parametrize(("point", "is_made"), POINTS.items(), ids=POINTS)
-def test_a_commit_is_made_once_wherever_the_server_dies(
+def test_a_commit_with_a_key_is_applied_once_wherever_the_server_is_killed(
     point: str,
     is_made: bool,
     server: Server,
@@ -85,7 +85,7 @@ def test_a_commit_is_made_once_wherever_the_server_dies(
         ("transact", "commit.committed"),
     ],
 )
-def test_every_change_is_made_once_and_answered_as_it_would_have_been(
+def test_a_retry_after_a_kill_applies_a_change_once_and_gets_the_original_answer(
     operation: str, point: str, server: Server, lake: TestLake, tmp_path: Path
 ) -> None:
     name, key = f"{operation}_{point[7:]}", new_key()

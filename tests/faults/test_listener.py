@@ -60,7 +60,7 @@ def wait_for_another(lake: TestLake, old: str, seconds: float) -> float:
     return eventually(lambda: leader(lake) not in {None, old}, seconds, lambda: f"{old} led; {how_far(lake)}")
 
 
-def test_another_takes_over_when_the_leader_is_killed(tmp_path: Path) -> None:
+def test_another_listener_takes_over_when_the_leader_is_killed(tmp_path: Path) -> None:
     with lakes.lake() as lake, two_listeners(lake, tmp_path) as (first, second), lake.duckdb() as db:
         make_tables(db)
         with Burst(lake, list(mixture(TABLES, 120))).running() as burst:
@@ -121,7 +121,7 @@ def assert_one_leads_and_all_is_right(lake: TestLake, db: duckdb.DuckDBPyConnect
     assert_all_on_storage(lake, Bucket(lake.settings), db, most=6)
 
 
-def test_another_takes_over_from_one_that_is_paused_which_does_no_harm_afterwards(tmp_path: Path) -> None:
+def test_another_listener_takes_over_from_a_paused_leader_which_does_no_harm_on_resume(tmp_path: Path) -> None:
     with lakes.lake() as lake, two_listeners(lake, tmp_path) as (first, second), lake.duckdb() as db:
         make_tables(db)
         assert_work_goes_on(lake, db)
@@ -152,7 +152,7 @@ def wait_for_storage(lake: TestLake, table: str, snapshot_id: int, seconds: floa
     eventually(lambda: newest_on_storage(lake, table) >= snapshot_id, seconds, lambda: f"{table}: {how_far(lake)}")
 
 
-def test_one_that_is_paused_while_it_sets_a_sign_holds_nothing_up_and_leads_nobody_astray(tmp_path: Path) -> None:
+def test_a_leader_paused_while_it_writes_a_version_hint_neither_blocks_nor_misleads_others(tmp_path: Path) -> None:
     with lakes.lake() as lake, two_listeners(lake, tmp_path) as (first, second), lake.duckdb() as db:
         make_tables(db)
         assert_work_goes_on(lake, db)
@@ -173,7 +173,7 @@ def test_one_that_is_paused_while_it_sets_a_sign_holds_nothing_up_and_leads_nobo
         assert_one_leads_and_all_is_right(lake, db, first, second)
 
 
-def test_one_that_is_told_to_end_while_it_is_paused_ends(tmp_path: Path) -> None:
+def test_a_listener_terminated_while_it_is_paused_exits(tmp_path: Path) -> None:
     """Its session is gone by then: it hears of both at once."""
     with lakes.lake() as lake, two_listeners(lake, tmp_path) as (first, second):
         first.signal(signal.SIGSTOP)
@@ -184,7 +184,7 @@ def test_one_that_is_told_to_end_while_it_is_paused_ends(tmp_path: Path) -> None
         assert leader(lake) == second.name
 
 
-def test_somebody_leads_again_when_the_leading_session_is_ended(tmp_path: Path) -> None:
+def test_a_listener_leads_again_after_the_postgres_session_of_the_leader_is_terminated(tmp_path: Path) -> None:
     """As those do who end sessions that seem to be idle."""
     with lakes.lake() as lake, two_listeners(lake, tmp_path) as (first, second), lake.duckdb() as db:
         make_tables(db)
@@ -198,7 +198,7 @@ def test_somebody_leads_again_when_the_leading_session_is_ended(tmp_path: Path) 
         assert_one_leads_and_all_is_right(lake, db, first, second)
 
 
-def test_sessions_that_are_all_ended_at_once_are_nothing_to_be_alarmed_about(tmp_path: Path) -> None:
+def test_listeners_recover_without_errors_when_all_their_sessions_are_terminated(tmp_path: Path) -> None:
     """Again and again, in the middle of whatever they do."""
     end = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
              WHERE application_name LIKE 'mergus%' AND datname = current_database()"""
@@ -216,7 +216,7 @@ def test_sessions_that_are_all_ended_at_once_are_nothing_to_be_alarmed_about(tmp
             assert '"level":"ERROR"' not in running.said, running.said
 
 
-def test_another_takes_over_when_the_network_is_gone(tmp_path: Path) -> None:
+def test_another_listener_takes_over_when_the_leader_loses_its_network(tmp_path: Path) -> None:
     """No packet comes through, and nobody is told."""
     with lakes.lake() as lake, listeners.proxy(lake.settings.dsn) as (network, dsn):
         far_away = lake.settings.model_copy(update={"postgres_dsn": SecretStr(dsn)})
@@ -234,7 +234,7 @@ def test_another_takes_over_when_the_network_is_gone(tmp_path: Path) -> None:
             assert leader(lake) == second.name
 
 
-def test_one_leads_again_when_postgres_was_restarted(tmp_path: Path) -> None:
+def test_a_listener_leads_again_after_postgres_restarts(tmp_path: Path) -> None:
     with StateDir.claim(tmp_path / "state") as state:
         postgres = Postgres(state, None, durable=False)
         try:
@@ -278,7 +278,7 @@ def failing(server: Server) -> dict[str, tuple[str, int]]:
     return told
 
 
-def test_what_was_committed_while_the_store_was_gone_is_on_storage_soon_after_it_is_back(tmp_path: Path) -> None:
+def test_commits_made_while_the_store_was_down_are_materialised_after_it_is_up_again(tmp_path: Path) -> None:
     with lakes.lake() as lake, lake.duckdb() as db:
         make_tables(db)
         assert lake.settings.s3_endpoint is not None
@@ -304,7 +304,7 @@ def test_what_was_committed_while_the_store_was_gone_is_on_storage_soon_after_it
             assert_all_on_storage(lake, Bucket(lake.settings), db)
 
 
-def test_a_broken_table_holds_nobody_up_and_comes_back_when_it_is_mended(tmp_path: Path) -> None:
+def test_a_broken_table_does_not_block_other_tables_and_recovers_once_it_is_repaired(tmp_path: Path) -> None:
     with lakes.lake() as lake, lake.duckdb() as db:
         bucket = Bucket(lake.settings)
         make_tables(db, ("a", "broken", "c"))
@@ -330,7 +330,7 @@ def test_a_broken_table_holds_nobody_up_and_comes_back_when_it_is_mended(tmp_pat
             assert_all_on_storage(lake, bucket, db)
 
 
-def test_a_table_that_iceberg_cannot_show_is_told_and_comes_back_when_it_is_changed(tmp_path: Path) -> None:
+def test_a_table_that_iceberg_cannot_show_is_reported_and_recovers_once_it_is_altered(tmp_path: Path) -> None:
     with lakes.lake() as lake, servers.server(lake.settings, tmp_path) as server, lake.duckdb() as db:
         make_tables(db, ("a", "b"))
         db.execute("CREATE TABLE strange(i INTEGER, how_long INTERVAL)")
@@ -357,7 +357,7 @@ def test_a_table_that_iceberg_cannot_show_is_told_and_comes_back_when_it_is_chan
         assert rows(shown.scan().to_arrow()) == [(1,), (2,)]
 
 
-def test_a_table_that_is_dropped_does_not_fail_any_more(tmp_path: Path) -> None:
+def test_a_failing_table_is_no_longer_reported_after_it_is_dropped(tmp_path: Path) -> None:
     """However long ago it was tried, and whenever it would be tried again."""
     with lakes.lake() as lake, servers.server(lake.settings, tmp_path) as server, lake.duckdb() as db:
         db.execute("CREATE TABLE strange(i INTEGER, how_long INTERVAL)")
@@ -368,7 +368,7 @@ def test_a_table_that_is_dropped_does_not_fail_any_more(tmp_path: Path) -> None:
         assert failing(server) == {}
 
 
-def test_after_a_restore_all_on_storage_is_about_the_lake_as_it_is(tmp_path: Path) -> None:
+def test_after_a_restore_the_listener_materialises_the_restored_state(tmp_path: Path) -> None:
     """Snapshots get numbers that others had before."""
     with lakes.lake() as lake, listener(lake.settings, tmp_path) as running:
         dsn, bucket = lake.settings.dsn, Bucket(lake.settings)

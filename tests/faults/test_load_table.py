@@ -71,7 +71,7 @@ CASES = [(what, how) for what in WHAT for how in ("lost", "cut") if (what, how) 
 
 
 @pytest.mark.parametrize(("format_version", "cases"), [(2, CASES), (3, [("rows", "lost"), ("deletes", "cut")])])
-def test_objects_that_are_lost_or_cut_off_are_made_again(
+def test_lost_or_truncated_metadata_objects_are_written_again(
     format_version: int, cases: list[tuple[str, str]], tmp_path: Path
 ) -> None:
     """Every case on a table of its own."""
@@ -108,7 +108,7 @@ def test_objects_that_are_lost_or_cut_off_are_made_again(
                     assert len(loads.assert_readable(lake, server, db, schema=schema, most=2)) == 5
 
 
-def test_what_a_running_server_must_read_again_is_made_again(tmp_path: Path) -> None:
+def test_a_running_server_rewrites_a_lost_object_that_it_must_read_again(tmp_path: Path) -> None:
     """Rows that go from a file of ours: which, only the file can tell."""
     with lakes.lake() as lake, servers.server(lake.settings, tmp_path) as server:
         bucket, db = Bucket(lake.settings), lake.duckdb()
@@ -144,7 +144,7 @@ def own_store(path: Path) -> Iterator[tuple[StateDir, dict[str, object]]]:
             seaweed.child.stop()
 
 
-def test_a_store_that_is_down_fails_only_those_who_need_it(tmp_path: Path) -> None:
+def test_loads_that_need_the_store_fail_while_it_is_down_and_cached_ones_succeed(tmp_path: Path) -> None:
     with own_store(tmp_path / "state") as (state, found):
         seaweed = cast(Seaweed, found.pop("_store"))
         with lakes.lake(**found) as lake, servers.server(lake.settings, tmp_path) as server:
@@ -176,7 +176,7 @@ def test_a_store_that_is_down_fails_only_those_who_need_it(tmp_path: Path) -> No
                 seaweed.child.stop()
 
 
-def test_without_postgres_nothing_is_answered_and_then_all_is_again(tmp_path: Path) -> None:
+def test_loads_get_503_while_postgres_is_down_and_succeed_after_its_restart(tmp_path: Path) -> None:
     with StateDir.claim(tmp_path / "state") as state:
         postgres = Postgres(state, None, durable=False)
         try:
@@ -211,7 +211,7 @@ def iceberg_client(lake: TestLake) -> duckdb.DuckDBPyConnection:
     return client
 
 
-def test_a_commit_from_a_clock_that_is_ahead_is_seen_by_all(
+def test_a_snapshot_with_a_timestamp_in_the_future_is_read_by_all_engines(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA ahead; CREATE TABLE ahead.t(i INTEGER)")
@@ -240,7 +240,7 @@ def test_a_commit_from_a_clock_that_is_ahead_is_seen_by_all(
         assert metadata["last-updated-ms"] >= true_ms
 
 
-def test_a_table_directory_is_opened_without_a_catalog(
+def test_iceberg_scan_reads_a_table_directory_without_a_catalog(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA directory; CREATE TABLE directory.t(i INTEGER)")
@@ -259,7 +259,7 @@ def test_a_table_directory_is_opened_without_a_catalog(
                     time.sleep(0.02)
 
 
-def test_a_sign_that_is_lost_or_leads_astray_is_put_right_by_the_next_process(
+def test_the_next_process_repairs_a_lost_or_wrong_version_hint(
     lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     bucket = Bucket(lake.settings)

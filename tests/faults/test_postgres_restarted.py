@@ -20,7 +20,9 @@ WAITING = f"SELECT count(*) {SESSIONS} AND wait_event_type = 'Lock'"
 
 
 @pytest.mark.parametrize("how", ["restart", "sessions ended"])
-def test_a_server_survives_and_needs_no_restart(how: str, tmp_path: Path) -> None:
+def test_a_server_recovers_without_a_restart_when_postgres_restarts_or_ends_its_sessions(
+    how: str, tmp_path: Path
+) -> None:
     with StateDir.claim(tmp_path / "state") as state:
         postgres = Postgres(state, None, durable=False)
         try:
@@ -55,7 +57,7 @@ def test_a_server_survives_and_needs_no_restart(how: str, tmp_path: Path) -> Non
             postgres.child.stop()
 
 
-def test_many_sessions_that_are_gone_cost_one_request_nothing(tmp_path: Path) -> None:
+def test_a_request_succeeds_after_postgres_terminated_all_pooled_connections(tmp_path: Path) -> None:
     with lakes.lake() as lake, servers.server(lake.settings, tmp_path) as running:
         with psycopg.connect(lake.settings.dsn) as other, ThreadPoolExecutor(6) as pool:
             # all wait for it, each on a connection of its own

@@ -29,7 +29,7 @@ def assert_whole(lake: TestLake, acknowledged: set[str]) -> None:
     assert schemas(lake.duckdb()) == made.keys() | {"main"}
 
 
-def test_kill_9_in_the_middle_of_creations_leaves_nothing_half_made(tmp_path: Path) -> None:
+def test_a_server_killed_while_it_creates_namespaces_leaves_none_half_created(tmp_path: Path) -> None:
     with lakes.lake() as lake:
         acknowledged: set[str] = set()
         for life in range(3):

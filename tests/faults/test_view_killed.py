@@ -79,7 +79,7 @@ def check(server: Server, lake: TestLake, made: Change, text: str | None) -> Non
 
 @pytest.mark.parametrize("dialect", TEXTS)
 @pytest.mark.parametrize("point", [*BEFORE, *AFTER])
-def test_kill_9_at_every_step_of_a_change_of_a_view(
+def test_a_view_change_killed_at_any_step_is_atomic_and_a_retry_applies_it_once(
     point: str, dialect: str, lake: TestLake, living: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = [change(living, what, dialect) for what in ("create", "replace", "drop")]

@@ -102,7 +102,7 @@ def as_fastavro_writes_it(data: bytes) -> list[tuple[int, bytes]]:
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("content", ["data", "deletes"])
 @given(data=st.data())
-def test_manifests_are_the_bytes_of_fastavro(
+def test_manifests_are_encoded_as_by_fastavro(
     version: int, content: Literal["data", "deletes"], data: st.DataObject
 ) -> None:
     entries, types = data.draw(any_manifest(version, content == "deletes", V3_VALUES))
@@ -111,13 +111,13 @@ def test_manifests_are_the_bytes_of_fastavro(
 
 
 @given(data=st.data())
-def test_lists_are_the_bytes_of_fastavro(data: st.DataObject) -> None:
+def test_manifest_lists_are_encoded_as_by_fastavro(data: st.DataObject) -> None:
     ours = test_manifest_list.written(data.draw(test_manifest_list.any_manifests(3)), 3)
     assert blocks(ours) == as_fastavro_writes_it(ours)
 
 
 @pytest.mark.parametrize("bits", range(64))
-def test_numbers_of_every_length_are_those_of_fastavro(bits: int) -> None:
+def test_longs_of_every_length_are_encoded_as_by_fastavro(bits: int) -> None:
     near = [x for y in (1 << bits, -(1 << bits)) for x in range(y - 2, y + 3) if -(2**63) <= x < 2**63]
     for number in near:
         stream = BytesIO()
@@ -141,14 +141,14 @@ WRITTEN = Record("thing", (THING.fields[0], THING.fields[2], THING.fields[3]), t
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 100_000])
-def test_bounds_of_any_size_come_back(size: int) -> None:
+def test_bounds_of_any_size_are_read_back(size: int) -> None:
     bounds = {-1: b"", 1: bytes(size), 2**31 - 1: b"x" * size}
     (back,) = avro.read(THING, avro.write(WRITTEN, [Written(None, bounds)], {}))[1]
     assert back[3] == bounds
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 5), st.integers(0, 2**40)), max_size=10))
-def test_values_stay_with_their_keys_whatever_the_order(maps: list[dict[int, int]]) -> None:
+def test_map_values_are_read_back_with_their_keys(maps: list[dict[int, int]]) -> None:
     things_ = [Written(x, {k: b"%d" % v for k, v in x.items()}) for x in maps]
     found = avro.read(THING, avro.write(WRITTEN, things_, {}))[1]
     assert [x[2] for x in found] == maps
@@ -203,26 +203,26 @@ def test_a_block_ends_with_the_record_that_fills_it() -> None:
         {"partition": None},
     ],
 )
-def test_a_value_is_never_taken_for_another(change: dict[str, Any]) -> None:
+def test_a_value_of_the_wrong_type_is_refused_with_the_field_name(change: dict[str, Any]) -> None:
     (name,) = change
     with pytest.raises(ValueError, match=name):
         written([replace(ENTRY, data_file=replace(FILE, **change))])
 
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a.b", "a_x2Eb"), ("", "_")])
-def test_partition_fields_that_avro_spells_alike_are_refused(names: tuple[str, str]) -> None:
+def test_partition_fields_with_the_same_avro_name_are_refused(names: tuple[str, str]) -> None:
     types = tuple(manifest.PartitionField(x, 1000 + i, "int") for i, x in enumerate(names))
     with pytest.raises(ValueError, match="no two fields"):
         written([replace(ENTRY, data_file=replace(FILE, partition=(1, 2)))], types)
 
 
-def test_partition_fields_of_one_id_are_refused() -> None:
+def test_partition_fields_with_the_same_id_are_refused() -> None:
     types = tuple(manifest.PartitionField(x, 1000, "uuid") for x in "ab")
     with pytest.raises(ValueError, match="no two fields"):
         written([], types)
 
 
-def test_partition_types_do_not_mix() -> None:
+def test_cached_encoders_of_different_partition_types_do_not_mix() -> None:
     """Ways to write are kept from one manifest to the next."""
     for kind, value in (("int", 1), ("string", "x"), ("int", 2), ("decimal(9, 2)", 3), ("decimal(38,10)", 4)):
         entry = replace(ENTRY, data_file=replace(FILE, partition=(value,)))
@@ -230,7 +230,7 @@ def test_partition_types_do_not_mix() -> None:
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
-def test_files_of_other_writers_are_read(codec: str) -> None:
+def test_avro_files_of_other_writers_are_read(codec: str) -> None:
     """In another order, under other names, with fields that we do not know, of every type that Avro has."""
     fixed = {"type": "fixed", "name": "of_three", "namespace": "space", "size": 3}
     strange = record({"name": "a", "type": fixed}, {"name": "b", "type": "of_three"}, name="space.strange")
@@ -290,7 +290,7 @@ def test_files_of_other_writers_are_read(codec: str) -> None:
     assert found == ({}, [expected, (*expected[:2], None, *expected[3:])])
 
 
-def test_ways_to_read_are_kept_for_one_schema_and_one_record() -> None:
+def test_cached_decoders_of_different_schemas_do_not_mix() -> None:
     (_, name, *_), other = THING.fields, Record("other", THING.fields[:1], things)
     for kind in ("string", "bytes", "string"):
         data = by_hand(record(ID, {"name": "n", "type": kind, "field-id": name.id}), b"\x02\x02x")
@@ -307,13 +307,13 @@ def test_a_schema_of_a_thousand_fields_is_read() -> None:
     assert avro.read(THING, data)[1] == [(1, *[None] * 5)]
 
 
-def test_a_missing_value_is_refused_where_we_need_one() -> None:
+def test_a_missing_required_value_is_refused() -> None:
     schema = record({"name": "id", "type": ["null", "long"], "field-id": 1})
     with pytest.raises(ValueError, match="id is required"):
         avro.read(THING, from_fastavro(schema, [{"id": None}]))
 
 
-def test_partition_values_are_read_as_the_file_has_them() -> None:
+def test_partition_values_are_read_with_the_types_of_the_file() -> None:
     decimal = {"type": "fixed", "name": "d", "size": 2, "logicalType": "decimal", "precision": 4, "scale": 2}
     partition = record(
         {"name": "a", "type": ["null", decimal]},
@@ -329,7 +329,7 @@ def test_partition_values_are_read_as_the_file_has_them() -> None:
 
 
 @pytest.mark.parametrize("kind", ["long", "bytes"])
-def test_lists_in_several_parts_with_their_sizes_are_read(kind: str) -> None:
+def test_avro_arrays_in_several_blocks_are_read(kind: str) -> None:
     """Avro lets a writer that does not know the length in advance give it in parts."""
     value = b"\x04" if kind == "long" else b"\x02x"
     item = {"name": "v", "type": kind, "field-id": 32 if kind == "long" else 42}
@@ -403,14 +403,14 @@ def test_a_hostile_file_is_refused_at_once(fields: list[Any], data: bytes) -> No
     assert time.monotonic() < start + 5
 
 
-def test_types_that_multiply_cost_nothing() -> None:
+def test_nested_named_types_without_data_are_read_at_no_cost() -> None:
     """2^60 records without a byte between them."""
     schema = record(ID, *({"name": f"x{i}", "type": x} for i, x in enumerate(LAUGHS)))
     assert avro.read(THING, by_hand(schema, b"\x02"))[1] == [(1, *[None] * 5)]
 
 
 @pytest.mark.parametrize("schema", [b"", b"[" * 5000, b'{"type":' * 500 + b'"long"' + b"}" * 500, b'"long"', b"[]"])
-def test_a_schema_that_is_none_is_refused(schema: bytes) -> None:
+def test_a_malformed_avro_schema_is_refused(schema: bytes) -> None:
     with pytest.raises(ValueError):
         avro.read(THING, by_hand(schema, b"\x02"))
 
@@ -446,7 +446,7 @@ def test_a_file_that_unpacks_to_too_much_is_refused(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["null", *PACKED])
-def test_files_share_what_they_may_unpack_to(codec: str) -> None:
+def test_several_files_share_one_limit_on_unpacked_bytes(codec: str) -> None:
     data = b"\x02" + avro_encode.binary(bytes(1000))
     file = by_hand(FILLED, PACKED.get(codec, bytes)(data), codec=codec.encode())
     allowance = avro.Allowance(3 * len(data))
@@ -465,14 +465,14 @@ def test_a_block_that_does_not_end_is_refused(codec: str) -> None:
             avro.read(THING, by_hand(FILLED, packed[:cut], codec=codec.encode()))
 
 
-def test_xz_does_not_choose_how_much_memory_it_takes() -> None:
+def test_an_xz_block_that_needs_too_much_memory_is_refused() -> None:
     huge = [{"id": lzma.FILTER_LZMA2, "dict_size": 160 * 1024 * 1024}]
     packed = lzma.compress(b"\x02\x00", filters=huge)
     with pytest.raises(ValueError, match="Memory"):
         avro.read(THING, by_hand(FILLED, packed, codec=b"xz"))
 
 
-def test_types_that_multiply_end_with_the_bytes() -> None:
+def test_nested_named_types_with_missing_data_are_refused_quickly() -> None:
     """2^60 booleans, of which nobody wants any."""
     kind: Any = record({"name": "x", "type": "boolean"}, name="t0")
     for i in range(1, 60):
@@ -483,7 +483,7 @@ def test_types_that_multiply_end_with_the_bytes() -> None:
     assert time.monotonic() < start + 5
 
 
-def test_what_partition_tuples_are_is_read_from_the_schema() -> None:
+def test_partition_field_ids_are_read_from_the_avro_schema_of_a_manifest() -> None:
     types = partition_types(["long", "string"])
     assert manifest.partition_field_ids(written([], types)) == [1000, 1001]
     assert manifest.partition_field_ids(written([])) == []
@@ -498,7 +498,7 @@ def test_an_unknown_compression_is_named() -> None:
 
 
 @given(st.data())
-def test_bytes_that_are_changed_anywhere_are_refused_or_read(data: st.DataObject) -> None:
+def test_a_changed_byte_raises_nothing_but_value_errors(data: st.DataObject) -> None:
     entries, types = data.draw(any_manifest(3, deletes=False, values=V3_VALUES))
     wrong = bytearray(written(entries, types, version=3))
     for at in data.draw(st.lists(st.integers(0, len(wrong) - 1), min_size=1, max_size=5)):

@@ -47,13 +47,13 @@ def bounds(ducklake_type: str, text: str | None, retyped: bool = False) -> tuple
     return lower_bound(ducklake_type, text, retyped=retyped), upper_bound(ducklake_type, text, retyped=retyped)
 
 
-def test_no_statistic_no_bound() -> None:
+def test_a_missing_statistic_gives_no_bounds() -> None:
     for ducklake_type in ("int32", "varchar", "blob", "float64", "interval"):
         assert bounds(ducklake_type, None) == (None, None)
 
 
 @pytest.mark.parametrize("ducklake_type", WITHOUT_BOUNDS)
-def test_types_without_bounds(ducklake_type: str) -> None:
+def test_types_without_an_order_in_iceberg_have_no_bounds(ducklake_type: str) -> None:
     assert bounds(ducklake_type, "1") == (None, None)
     assert stats_text(ducklake_type, bytes(8)) is None
 
@@ -72,7 +72,7 @@ def test_a_string_lies_between_its_bounds(text: str) -> None:
 
 
 @given(texts, texts)
-def test_everything_up_to_a_string_is_up_to_its_upper_bound(one: str, other: str) -> None:
+def test_strings_between_two_values_lie_between_the_truncated_bounds(one: str, other: str) -> None:
     low, high = sorted([one, other])
     lower, upper = lower_bound("varchar", low, retyped=False), upper_bound("varchar", high, retyped=False)
     assert lower is not None
@@ -94,41 +94,41 @@ def test_everything_up_to_a_string_is_up_to_its_upper_bound(one: str, other: str
         ("nan", "nan", "nan"),
     ],
 )
-def test_long_strings_are_cut(text: str, lower: str, upper: str | None) -> None:
+def test_bounds_of_long_strings_are_truncated(text: str, lower: str, upper: str | None) -> None:
     assert bounds("varchar", text) == (lower.encode(), None if upper is None else upper.encode())
     assert bounds("json", text) == bounds("varchar", text)
 
 
-def test_what_is_no_unicode_has_no_bounds() -> None:
+def test_a_string_that_is_not_valid_unicode_has_no_bounds() -> None:
     assert bounds("varchar", "\ud800") == (None, None)
     assert bounds("varchar", "\ud800" * 17) == (None, None)
 
 
 @pytest.mark.parametrize("text", ["AA00", r"\xAA\x00", "", "abc"])
-def test_bytes_have_no_bounds_but_a_text(text: str) -> None:
+def test_blobs_have_no_iceberg_bounds_but_their_bounds_have_a_ducklake_text(text: str) -> None:
     assert bounds("blob", text) == (None, None)
     assert stats_text("blob", b"\xaa\x00") == "AA00"
 
 
 @pytest.mark.parametrize(("ducklake_type", "form"), [("float32", "<f"), ("float64", "<d")])
 @pytest.mark.parametrize("text", ["0.0", "-0.0"])
-def test_zero_is_both_zeros(ducklake_type: str, form: str, text: str) -> None:
+def test_bounds_of_zero_include_both_signed_zeros(ducklake_type: str, form: str, text: str) -> None:
     assert bounds(ducklake_type, text) == (struct.pack(form, -0.0), struct.pack(form, 0.0))
     assert stats_text(ducklake_type, struct.pack(form, -0.0)) == "0.0"
 
 
 @pytest.mark.parametrize("ducklake_type", ["float32", "float64"])
 @pytest.mark.parametrize("text", ["nan", "-nan", "NaN", "", " 1.0", "infinity"])
-def test_not_every_float_is_a_bound(ducklake_type: str, text: str) -> None:
+def test_float_texts_that_are_nan_or_malformed_give_no_bounds(ducklake_type: str, text: str) -> None:
     assert bounds(ducklake_type, text) == (None, None)
 
 
-def test_nan_has_no_text() -> None:
+def test_a_nan_bound_has_no_ducklake_text() -> None:
     assert stats_text("float32", struct.pack("<f", math.nan)) is None
     assert stats_text("float64", struct.pack("<d", math.nan)) is None
 
 
-def test_a_double_that_may_have_been_a_single_has_no_bound_unless_both_are_the_same() -> None:
+def test_a_double_column_that_was_a_float_has_bounds_only_for_exact_values() -> None:
     assert bounds("float64", "1.1") == (struct.pack("<d", 1.1),) * 2
     assert bounds("float64", "1.1", retyped=True) == (None, None)
     assert bounds("float64", "1.5", retyped=True) == (struct.pack("<d", 1.5),) * 2
@@ -143,7 +143,7 @@ def test_bounds_of_a_narrower_type_are_read_by_their_length() -> None:
 
 
 @given(st.binary(max_size=20))
-def test_no_bytes_raise(bound: bytes) -> None:
+def test_no_bytes_of_a_bound_raise_an_error(bound: bytes) -> None:
     every = [*values.COUNTED, "decimal(9,2)", "float32", "float64", "uuid", "varchar", "json", "blob", *WITHOUT_BOUNDS]
     for ducklake_type in every:
         text = stats_text(ducklake_type, bound)
@@ -157,12 +157,12 @@ def test_no_bytes_raise(bound: bytes) -> None:
             assert stats_text(ducklake_type, lower) == stats_text(ducklake_type, upper or b"") == text
 
 
-def test_a_string_with_a_nul_has_no_text() -> None:
+def test_a_string_bound_with_a_nul_or_invalid_utf8_has_no_ducklake_text() -> None:
     assert stats_text("varchar", b"a\0b") is None
     assert stats_text("varchar", b"\xff") is None
 
 
-def test_what_is_finer_than_the_column_has_no_text() -> None:
+def test_a_timestamp_bound_finer_than_its_column_has_no_ducklake_text() -> None:
     assert stats_text("timestamp_ms", struct.pack("<q", 1_000)) == "1970-01-01 00:00:00.001"
     assert stats_text("timestamp_ms", struct.pack("<q", 1_001)) is None
     assert stats_text("timestamp_s", struct.pack("<q", 1_000)) is None
@@ -367,7 +367,9 @@ def test_bounds_contain_every_value_that_duckdb_stored(
                 assert stats_text(ducklake_type, written) == ("0.0" if file_text == "-0.0" else file_text)
 
 
-def test_files_of_a_column_that_was_a_single_have_no_wrong_bound(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_files_written_before_a_float_became_a_double_have_no_wrong_bounds(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE TABLE lake.main.single (x FLOAT)")
     db.execute("INSERT INTO lake.main.single SELECT 1.1 FROM range(20)")
     db.execute("ALTER TABLE lake.main.single ALTER x TYPE DOUBLE")
@@ -381,7 +383,9 @@ def test_files_of_a_column_that_was_a_single_have_no_wrong_bound(lake: TestLake,
     assert upper_bound("float64", "1.1", retyped=True) is None
 
 
-def test_duckdb_finds_rows_by_the_texts_that_we_write(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_duckdb_finds_rows_by_the_statistics_texts_that_mergus_writes(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     """It skips a file whose statistic it cannot parse, so a text that it reads otherwise would lose the row."""
     db.execute("USE lake.main")
     db.execute("SET TimeZone = 'America/New_York'")

@@ -37,12 +37,12 @@ NONE = BitMap().serialize()
 
 
 @given(positions)
-def test_positions_come_back_as_a_set(found: list[int]) -> None:
+def test_encoded_positions_are_decoded_as_a_sorted_set(found: list[int]) -> None:
     assert list(decode(encode(found))) == sorted(set(found))
 
 
 @given(positions, st.randoms(use_true_random=False))
-def test_equal_sets_are_equal_bytes_however_they_came_to_be(found: list[int], random) -> None:
+def test_equal_sets_of_positions_are_encoded_to_equal_bytes(found: list[int], random) -> None:
     shuffled = [*found, *found[:10]]
     random.shuffle(shuffled)
     one_by_one = BitMap64()
@@ -60,37 +60,37 @@ def test_the_bitmap_of_the_caller_is_not_changed() -> None:
     assert given_bitmap.serialize() == before
 
 
-def test_the_bytes_are_those_of_the_specification() -> None:
+def test_a_deletion_vector_has_the_bytes_of_the_specification() -> None:
     bitmap = "3a300000 01000000 0000 0100 10000000 0100 0500".replace(" ", "")
     body = "d1d33964" + "0100000000000000" + "00000000" + bitmap
     expected = bytes.fromhex("00000024" + body) + struct.pack(">I", zlib.crc32(bytes.fromhex(body)))
     assert encode([5, 1]) == expected
 
 
-def test_no_positions_are_a_vector_too() -> None:
+def test_an_empty_set_of_positions_is_a_valid_deletion_vector() -> None:
     assert encode([]) == blob(vector([]))
     assert not decode(encode([]))
 
 
-def test_a_run_takes_a_few_bytes_and_is_not_spelled_out() -> None:
+def test_a_run_of_positions_is_run_length_encoded() -> None:
     everything = BitMap64()
     everything.add_range(2**32 - 1, 2**33)
     assert len(encode(range(1_000_000))) < 300
     assert len(decode(encode(everything))) == 2**32 + 1
 
 
-def test_empty_bitmaps_between_the_others_are_accepted() -> None:
+def test_a_deletion_vector_with_empty_bitmaps_is_accepted() -> None:
     """Java writes one for every key that has no positions."""
     assert list(decode(blob(vector([(0, ONE), (1, NONE), (2, ONE)])))) == [1, 2**33 + 1]
 
 
 @pytest.mark.parametrize("wrong", [[-1], [2**63], [2**64], [0, 2**80]])
-def test_what_is_no_position_is_refused(wrong: list[int]) -> None:
+def test_a_position_out_of_range_is_refused(wrong: list[int]) -> None:
     with pytest.raises(ValueError, match="position"):
         encode(wrong)
 
 
-def test_no_changed_byte_goes_unnoticed() -> None:
+def test_a_deletion_vector_with_any_changed_byte_is_refused() -> None:
     right = encode([0, 3, *range(10, 60), 2**32 + 7])
     for at in range(len(right)):
         for change in range(1, 256):
@@ -101,7 +101,7 @@ def test_no_changed_byte_goes_unnoticed() -> None:
 
 
 @given(positions, st.data())
-def test_what_was_cut_off_or_added_to_is_refused(found: list[int], data: st.DataObject) -> None:
+def test_a_truncated_or_extended_deletion_vector_is_refused(found: list[int], data: st.DataObject) -> None:
     right = encode(found)
     with pytest.raises(ValueError):
         decode(right[: data.draw(st.integers(0, len(right) - 1))])
@@ -110,7 +110,7 @@ def test_what_was_cut_off_or_added_to_is_refused(found: list[int], data: st.Data
 
 
 @given(st.binary(max_size=200))
-def test_anything_else_is_refused_or_is_a_set_of_positions(noise: bytes) -> None:
+def test_noise_with_a_correct_checksum_is_refused_or_decodes_to_valid_positions(noise: bytes) -> None:
     """A right checksum does not make the rest right."""
     try:
         found = decode(blob(noise))
@@ -151,7 +151,7 @@ def test_malformed_content_is_refused_though_its_checksum_is_right(wrong: bytes)
         decode(wrong)
 
 
-def test_a_file_that_ducklake_writes_is_one_vector(tmp_path: Path) -> None:
+def test_a_deletion_vector_file_of_ducklake_is_decoded(tmp_path: Path) -> None:
     with with_extensions("ducklake") as db:
         options = f"DATA_PATH '{tmp_path}/data/', DATA_INLINING_ROW_LIMIT 0"
         db.execute(f"ATTACH 'ducklake:{tmp_path}/catalog.duckdb' AS lake ({options})")

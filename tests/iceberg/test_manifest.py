@@ -130,7 +130,9 @@ def any_manifest(
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("content", ["data", "deletes"])
 @given(data=st.data())
-def test_what_was_written_is_read(version: int, content: Literal["data", "deletes"], data: st.DataObject) -> None:
+def test_a_written_manifest_is_read_back_unchanged(
+    version: int, content: Literal["data", "deletes"], data: st.DataObject
+) -> None:
     entries, types = data.draw(any_manifest(version, content == "deletes", VALUES if version == 2 else V3_VALUES))
     metadata, found = read(written(entries, types, content, version))
     assert found == entries
@@ -144,14 +146,14 @@ def test_what_was_written_is_read(version: int, content: Literal["data", "delete
     }
 
 
-def test_many_entries_are_read_from_many_blocks() -> None:
+def test_a_manifest_of_several_avro_blocks_is_read() -> None:
     entries = [replace(ENTRY, data_file=replace(FILE, file_path=f"s3://lake/{i}.parquet")) for i in range(5000)]
     data = written(entries)
     assert len(list(fastavro.block_reader(BytesIO(data)))) > 1
     assert read(data)[1] == entries
 
 
-def test_equal_input_is_equal_bytes() -> None:
+def test_equal_manifest_entries_are_written_as_equal_bytes() -> None:
     one = replace(ENTRY, data_file=replace(FILE, value_counts={1: 2, 2: 3}, lower_bounds={5: b"1", 4: b"2"}))
     other = replace(ENTRY, data_file=replace(FILE, value_counts={2: 3, 1: 2}, lower_bounds={4: b"2", 5: b"1"}))
     assert written([one]) == written([other])
@@ -159,7 +161,7 @@ def test_equal_input_is_equal_bytes() -> None:
     assert written([], version=2) != written([], version=3)
 
 
-def test_every_field_has_the_id_of_the_specification() -> None:
+def test_every_field_of_a_manifest_has_the_id_of_the_specification() -> None:
     data = written([], partition_types(["date", "decimal(9, 2)", "decimal(9, 2)", "timestamptz", "uuid"]), version=3)
     schema: Any = orjson.loads(fastavro.reader(BytesIO(data)).metadata["avro.schema"])
     assert [(x["name"], x["field-id"]) for x in schema["fields"]] == [
@@ -229,7 +231,7 @@ def test_entries_that_a_manifest_cannot_have_are_refused(wrong: Entry) -> None:
         written([wrong])
 
 
-def test_an_offset_needs_a_size() -> None:
+def test_a_content_offset_without_a_content_size_is_refused() -> None:
     with pytest.raises(ValueError, match="together"):
         written([replace(ENTRY, data_file=replace(FILE, content=1, content_offset=4))], content="deletes", version=3)
 
@@ -264,12 +266,12 @@ def test_partition_values_of_another_type_are_refused(type_: str, value: Any) ->
 
 
 @pytest.mark.parametrize("change", [{"version": 1}, {"version": 4}, {"content": "x"}, {"schema": {1: object()}}])
-def test_other_kinds_of_manifests_are_refused(change: dict[str, Any]) -> None:
+def test_a_manifest_of_an_unknown_version_or_content_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         written([ENTRY], **change)
 
 
-def test_a_file_that_is_cut_off_is_refused() -> None:
+def test_a_truncated_manifest_is_refused() -> None:
     right = written([ENTRY, ENTRY])
     header = len(written([]))
     for end in range(len(right)):
@@ -279,7 +281,7 @@ def test_a_file_that_is_cut_off_is_refused() -> None:
                 read(right[:end])
 
 
-def test_a_changed_byte_is_refused_or_read() -> None:
+def test_a_manifest_with_a_changed_byte_raises_nothing_but_value_errors() -> None:
     """Whatever it changes, no other error comes of it."""
     right = written([ENTRY])
     for at in range(len(right)):
@@ -292,12 +294,12 @@ def test_a_changed_byte_is_refused_or_read() -> None:
 
 
 @given(st.binary(max_size=100))
-def test_noise_is_refused(noise: bytes) -> None:
+def test_noise_after_the_avro_magic_is_refused(noise: bytes) -> None:
     with pytest.raises(ValueError):
         read(b"Obj\x01" + noise)
 
 
-def test_another_avro_file_is_refused() -> None:
+def test_an_avro_file_that_is_no_manifest_is_refused() -> None:
     lists = manifest_list.write([], snapshot_id=1, parent_snapshot_id=None, sequence_number=1, format_version=2)
     with pytest.raises(ValueError, match="has no status, data_file"):
         read(lists)
@@ -322,7 +324,7 @@ def as_objects_of_python(type_: str, value: Any) -> Any:
 
 @settings(max_examples=40)
 @given(any_manifest(2, deletes=False, values=PYICEBERG_VALUES))
-def test_pyiceberg_reads_our_manifest(
+def test_pyiceberg_reads_a_manifest_written_by_mergus(
     tmp_path_factory: pytest.TempPathFactory, found: tuple[list[Entry], tuple[PartitionField, ...]]
 ) -> None:
     entries, types = found

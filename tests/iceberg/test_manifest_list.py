@@ -67,7 +67,7 @@ def any_manifests(draw: st.DrawFn, version: int) -> list[ManifestFile]:
 
 @pytest.mark.parametrize("version", [2, 3])
 @given(data=st.data())
-def test_what_was_written_is_read(version: int, data: st.DataObject) -> None:
+def test_a_written_manifest_list_is_read_back_unchanged(version: int, data: st.DataObject) -> None:
     manifests = data.draw(any_manifests(version))
     metadata, found = read(written(manifests, version))
     assert found == manifests
@@ -75,17 +75,17 @@ def test_what_was_written_is_read(version: int, data: st.DataObject) -> None:
     assert metadata == expected | ({"first-row-id": "100"} if version == 3 else {})
 
 
-def test_equal_input_is_equal_bytes() -> None:
+def test_equal_manifest_lists_are_written_as_equal_bytes() -> None:
     assert written([MANIFEST]) == written([replace(MANIFEST)])
     assert written([MANIFEST]) != written([MANIFEST], snapshot_id=9)
 
 
-def test_the_first_snapshot_has_no_parent() -> None:
+def test_the_manifest_list_of_the_first_snapshot_has_no_parent() -> None:
     """In the words of Java."""
     assert read(written([], parent_snapshot_id=None))[0]["parent-snapshot-id"] == "null"
 
 
-def test_every_field_has_the_id_of_the_specification() -> None:
+def test_every_field_of_a_manifest_list_has_the_id_of_the_specification() -> None:
     schema: Any = orjson.loads(fastavro.reader(BytesIO(written([], 3))).metadata["avro.schema"])
     assert [x["field-id"] for x in schema["fields"]] == [
         *(500, 501, 502, 517, 515, 516, 503, 504, 505, 506, 512, 513, 514, 507, 519, 520)
@@ -113,12 +113,14 @@ def test_every_field_has_the_id_of_the_specification() -> None:
         (replace(MANIFEST, partitions=[1]), 2, {}),  # pyright: ignore[reportArgumentType]
     ],
 )
-def test_what_a_list_cannot_have_is_refused(wrong: ManifestFile, version: int, changes: dict[str, Any]) -> None:
+def test_entries_that_a_manifest_list_cannot_have_are_refused(
+    wrong: ManifestFile, version: int, changes: dict[str, Any]
+) -> None:
     with pytest.raises(ValueError):
         written([wrong], version, **changes)
 
 
-def test_a_file_that_is_cut_off_is_refused() -> None:
+def test_a_truncated_manifest_list_is_refused() -> None:
     right = written([MANIFEST])
     header = len(written([]))
     for end in range(len(right)):
@@ -130,7 +132,9 @@ def test_a_file_that_is_cut_off_is_refused() -> None:
 
 @settings(max_examples=40)
 @given(any_manifests(2))
-def test_pyiceberg_reads_our_list(tmp_path_factory: pytest.TempPathFactory, manifests: list[ManifestFile]) -> None:
+def test_pyiceberg_reads_a_manifest_list_written_by_mergus(
+    tmp_path_factory: pytest.TempPathFactory, manifests: list[ManifestFile]
+) -> None:
     path = tmp_path_factory.mktemp("lists") / "l.avro"
     path.write_bytes(written(manifests))
     found = list(read_manifest_list(PyArrowFileIO().new_input(str(path))))
@@ -272,7 +276,7 @@ class TestJava:
     """Iceberg's own library reads what we write."""
 
     @pytest.mark.parametrize("version", [2, 3])
-    def test_spark_finds_the_rows_of_our_manifests(self, tmp_path: Path, version: int) -> None:
+    def test_spark_reads_the_rows_of_manifests_written_by_mergus(self, tmp_path: Path, version: int) -> None:
         """It skips by partition and by bounds, and applies our deletes."""
         fields = [("id", "long"), ("part", "string")]
         schema = {
@@ -320,7 +324,7 @@ class TestJava:
             assert (rows[0], rows[9], rows[102], rows[119], rows[200]) == (1000, 1009, 1012, 1029, 1030)
 
     @pytest.mark.parametrize("version", [2, 3])
-    def test_it_reads_every_field(self, tmp_path: Path, version: int) -> None:
+    def test_icebergs_java_library_reads_every_field_of_a_manifest_list(self, tmp_path: Path, version: int) -> None:
         values = VALUES if version == 2 else V3_VALUES
         # one type twice: in Avro it is a type with a name
         types = [*values, "decimal(9, 2)"]
@@ -384,7 +388,7 @@ class TestJava:
         assert [x.firstRowId() for x in found] == ([1000, 1000 + 2**40] if version == 3 else [None, None])
 
     @pytest.mark.parametrize("version", [2, 3])
-    def test_we_read_what_it_writes(self, tmp_path: Path, version: int) -> None:
+    def test_manifest_lists_and_manifests_written_by_spark_are_read(self, tmp_path: Path, version: int) -> None:
         table = SparkTable(tmp_path, version)
         table.append(range(10))
         table.spark.sql(f"ALTER TABLE {table.name} ADD COLUMNS (day DATE, `größe` DECIMAL(9, 2), d DECIMAL(9, 2))")

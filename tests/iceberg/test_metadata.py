@@ -112,7 +112,7 @@ def rendered(table: TableMetadata) -> str:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_pyiceberg_reads_a_table_with_everything(version: int) -> None:
+def test_pyiceberg_reads_table_metadata_with_every_field(version: int) -> None:
     found = TableMetadataUtil.parse_raw(rendered(full(version)))
     assert (found.format_version, str(found.table_uuid), found.location) == (version, UUID, "s3://lake/t")
     assert (found.last_column_id, found.last_partition_id, found.current_schema_id) == (11, 1000, 5)
@@ -170,7 +170,7 @@ def test_pyiceberg_reads_any_schema_in_its_table(schema: Schema) -> None:
         (replace(full(2), refs={"main": Ref(3, "branch")}), "main branch"),
     ],
 )
-def test_what_no_reader_would_take_is_refused(wrong: TableMetadata, reason: str) -> None:
+def test_table_metadata_that_no_reader_accepts_is_refused(wrong: TableMetadata, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         table_metadata(wrong)
 
@@ -184,12 +184,12 @@ def test_what_no_reader_would_take_is_refused(wrong: TableMetadata, reason: str)
         (replace(snapshot(2, 1, None), summary={}), 2),
     ],
 )
-def test_a_snapshot_has_an_operation_and_from_version_3_on_its_rows(wrong: Snapshot, version: int) -> None:
+def test_a_snapshot_without_an_operation_or_its_v3_row_lineage_is_refused(wrong: Snapshot, version: int) -> None:
     with pytest.raises(ValueError, match="napshot 1"):
         snapshot_json(wrong, version)
 
 
-def test_snapshots_that_were_rendered_before_cost_next_to_nothing() -> None:
+def test_embedding_rendered_snapshots_is_much_faster_than_rendering_them() -> None:
     """Ten thousand in a fraction of the time that rendering them takes."""
     made = [snapshot(2, i + 1, i or None) for i in range(10_000)]
     start = perf_counter()
@@ -206,7 +206,7 @@ def timed(work: Any) -> float:
     return perf_counter() - start
 
 
-def test_totals_follow_from_what_changed() -> None:
+def test_summary_totals_are_the_previous_totals_plus_the_changes() -> None:
     before = Totals(records=100, files_size=1000, data_files=3, delete_files=2, position_deletes=5)
     changes = Changes(
         added_data_files=1,
@@ -247,7 +247,7 @@ def test_totals_follow_from_what_changed() -> None:
     }
 
 
-def test_what_did_not_happen_is_not_told_and_totals_always_are() -> None:
+def test_a_summary_omits_zero_changes_and_always_has_totals() -> None:
     told = summary(Changes(), Totals(), "replace")
     assert told.pop("operation") == "replace"
     assert told.keys() == {f"total-{x.name.replace('_', '-')}" for x in fields(Totals)}
@@ -266,7 +266,7 @@ def test_what_did_not_happen_is_not_told_and_totals_always_are() -> None:
         (Changes(removed_dvs=1), "overwrite"),
     ],
 )
-def test_the_operation_is_what_the_files_tell(changes: Changes, operation: str) -> None:
+def test_the_operation_of_a_snapshot_is_derived_from_its_file_changes(changes: Changes, operation: str) -> None:
     assert changes.operation == operation
 
 
@@ -276,11 +276,11 @@ class TestJava:
 
     @pytest.mark.parametrize("version", [2, 3])
     @pytest.mark.parametrize("make", [empty, full])
-    def test_it_writes_back_what_it_read(self, version: int, make: Any) -> None:
+    def test_icebergs_java_library_writes_back_the_metadata_that_it_read(self, version: int, make: Any) -> None:
         ours = rendered(make(version))
         assert written_by_java(ours) == json.loads(ours)
 
-    def test_it_writes_back_any_schema(self) -> None:
+    def test_icebergs_java_library_writes_back_any_schema(self) -> None:
         @settings(max_examples=40)
         @given(schemas())
         def check(schema: Schema) -> None:

@@ -41,7 +41,7 @@ def read(document: dict[str, Any]) -> metadata_parse.GivenTable:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_what_pyiceberg_writes_is_read(version: int) -> None:
+def test_metadata_written_by_pyiceberg_is_parsed_plain_and_gzipped(version: int) -> None:
     document = made(version)
     for data in (json.dumps(document).encode(), gzip.compress(json.dumps(document).encode())):
         table = parse(data)
@@ -61,7 +61,7 @@ def test_what_pyiceberg_writes_is_read(version: int) -> None:
         assert (table.current, table.ancestry, table.last_column_id) == (None, [], 2)
 
 
-def test_version_1_may_say_less() -> None:
+def test_version_1_metadata_without_optional_fields_is_parsed() -> None:
     document = made(1)
     for name in ("table-uuid", "schemas", "current-schema-id", "partition-specs", "default-spec-id", "sort-orders"):
         document.pop(name, None)
@@ -79,7 +79,7 @@ def test_version_1_may_say_less() -> None:
     assert read(document | {"current-snapshot-id": -1}).current is None
 
 
-def test_main_leads_to_its_ancestors() -> None:
+def test_the_history_of_main_is_read_along_parent_snapshots() -> None:
     known = [snapshot(11), snapshot(12, 11), snapshot(13, 12), snapshot(14, 11)]
     refs = {"main": {"type": "branch", "snapshot-id": 13}, "b": {"type": "branch", "snapshot-id": 14}}
     tag = {"a tag": {"type": "tag", "snapshot-id": 12}, "lost": {"type": "tag", "snapshot-id": 99}}
@@ -91,7 +91,7 @@ def test_main_leads_to_its_ancestors() -> None:
     assert len(read(made(snapshots=[snapshot(13, 13)], **{"current-snapshot-id": 13})).ancestry) == 1
 
 
-def test_what_was_about_a_column_that_is_gone_is_left_out() -> None:
+def test_partition_and_sort_fields_of_dropped_columns_are_left_out() -> None:
     document = made()
     document["schemas"][0]["fields"].pop(0)
     spec = {"spec-id": 1, "fields": document["partition-specs"][0]["fields"][1:]}
@@ -133,12 +133,12 @@ def test_what_was_about_a_column_that_is_gone_is_left_out() -> None:
         {"refs": {"main": 1}},
     ],
 )
-def test_nonsense_is_told(changes: dict[str, Any]) -> None:
+def test_malformed_table_metadata_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         read(made() | changes)
 
 
-def test_bytes_that_are_no_document_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_are_no_metadata_document_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = gzip.compress(json.dumps(made()).encode())
     for data in (b"", b"\xff", b"null", b"3", packed[:-9], packed[:20] + b"x" + packed[21:]):
         with pytest.raises(ValueError):
@@ -148,7 +148,7 @@ def test_bytes_that_are_no_document_are_told(monkeypatch: pytest.MonkeyPatch) ->
         parse(packed)
 
 
-def test_what_is_not_read_here_is_told() -> None:
+def test_metadata_of_version_4_or_with_encryption_is_refused_as_unsupported() -> None:
     for changes in (
         {"format-version": 4},
         {"encryption-keys": [{"key-id": "k"}]},
@@ -158,5 +158,5 @@ def test_what_is_not_read_here_is_told() -> None:
             read(made() | changes)
 
 
-def test_the_same_store_has_one_name() -> None:
+def test_s3a_and_s3n_locations_are_normalised_to_s3() -> None:
     assert [plain(f"{name}://b/x") for name in ("s3", "s3a", "s3n", "gs")] == ["s3://b/x"] * 3 + ["gs://b/x"]

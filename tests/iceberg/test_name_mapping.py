@@ -31,7 +31,7 @@ def test_pyiceberg_finds_every_field_by_its_names() -> None:
         assert found.field_id == expected
 
 
-def test_mappings_of_files_with_other_names_are_one_mapping() -> None:
+def test_name_mappings_of_files_with_different_names_are_merged() -> None:
     first = (MappedField(1, ("a",)), MappedField(2, ("s",), (MappedField(3, ("x",)),)))
     second = (MappedField(2, ("S",), (MappedField(3, ("y",)), MappedField(4, ("z",)))), MappedField(1, ("A",)))
     assert merged([first, second]) == (
@@ -40,14 +40,14 @@ def test_mappings_of_files_with_other_names_are_one_mapping() -> None:
     )
 
 
-def test_a_name_that_means_two_fields_is_refused() -> None:
+def test_a_column_name_that_maps_to_two_fields_is_refused() -> None:
     with pytest.raises(Ambiguous, match="column a is field 1 in one file and field 3 in another"):
         merged([(MappedField(1, ("a",)),), (MappedField(3, ("a",)),)])
     with pytest.raises(Ambiguous, match=r"column s\.x is field 2"):
         merged([(MappedField(1, ("s",), (MappedField(i, ("x",)),)),) for i in (2, 3)])
 
 
-def test_a_name_means_one_field_at_each_level_of_its_own() -> None:
+def test_a_column_name_may_map_to_different_fields_at_different_levels() -> None:
     both = (MappedField(1, ("x",)), MappedField(2, ("s",), (MappedField(3, ("x",)),)))
     assert merged([both]) == both
 
@@ -68,20 +68,22 @@ def trees(draw: st.DrawFn, depth: int = 0) -> tuple[MappedField, ...]:
 
 
 @given(st.lists(trees(), max_size=4), st.randoms())
-def test_the_order_of_files_changes_nothing(mappings: list[tuple[MappedField, ...]], random: Random) -> None:
+def test_merging_name_mappings_does_not_depend_on_their_order(
+    mappings: list[tuple[MappedField, ...]], random: Random
+) -> None:
     expected = merged(mappings)
     random.shuffle(mappings)
     assert merged(mappings) == merged([*mappings, expected]) == expected
 
 
-def test_no_mapping_is_an_empty_one() -> None:
+def test_merging_no_mappings_gives_an_empty_mapping() -> None:
     assert merged([]) == ()
     assert name_mapping_json(()) == "[]"
 
 
 @pytest.mark.integration
 class TestJava:
-    def test_it_finds_every_field_by_its_names(self) -> None:
+    def test_icebergs_java_library_finds_every_field_by_its_names(self) -> None:
         jvm: Any = sparks.session()._jvm
         theirs = jvm.org.apache.iceberg.mapping.NameMappingParser.fromJson(name_mapping_json(NESTED))
         names = jvm.java.util.ArrayList

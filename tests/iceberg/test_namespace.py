@@ -18,12 +18,12 @@ def test_a_namespace_and_its_schema_translate_into_each_other(parts: list[str]) 
 
 
 @given(levels)
-def test_a_path_segment_gives_its_levels(parts: list[str]) -> None:
+def test_a_path_segment_is_split_into_namespace_levels(parts: list[str]) -> None:
     assert Namespace.of_path("\x1f".join(parts)).levels == tuple(parts)
 
 
 @pytest.mark.parametrize("parts", [(), ("",), ("a", ""), ("a.b",), ("a\x1fb",), ("a\0",)])
-def test_what_no_schema_could_be_is_not_looked_for(parts: tuple[str, ...]) -> None:
+def test_a_namespace_that_no_schema_can_represent_cannot_exist(parts: tuple[str, ...]) -> None:
     """("a.b",) would find the schema of ("a", "b")."""
     assert not Namespace(parts).can_exist
 
@@ -54,7 +54,7 @@ def test_what_no_schema_could_be_is_not_looked_for(parts: tuple[str, ...]) -> No
         ["a" * 200, "b" * 200],
     ],
 )
-def test_names_that_cannot_be_used_are_refused(parts: list[str]) -> None:
+def test_invalid_namespace_names_are_refused(parts: list[str]) -> None:
     with pytest.raises(BadRequest):
         check_creatable(parts)
 
@@ -63,5 +63,5 @@ def test_names_that_cannot_be_used_are_refused(parts: list[str]) -> None:
     "parts",
     [["main"], ["a", "b", "c"], ["x" * MAX_NAME_BYTES], ["ünï"], ['"; DROP TABLE x; --'], ["a/b"], ["日本"], ["a b"]],
 )
-def test_unusual_names_that_can_be_used_are_accepted(parts: list[str]) -> None:
+def test_unusual_valid_namespace_names_are_accepted(parts: list[str]) -> None:
     assert check_creatable(parts).levels == tuple(parts)

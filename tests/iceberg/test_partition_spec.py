@@ -102,7 +102,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def test_a_spec_in_json() -> None:
+def test_a_partition_spec_is_written_as_json() -> None:
     assert spec_json(UNPARTITIONED) == {"spec-id": 0, "fields": []}
     spec = PartitionSpec(7, (PartitionField(3, 1000, "ts_day", "day"), PartitionField(1, 1002, "i", "identity")))
     json = {
@@ -118,7 +118,7 @@ def test_a_spec_in_json() -> None:
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("kind", TYPES)
-def test_transforms_take_and_give_the_types_that_pyiceberg_says(transform: str, kind: str) -> None:
+def test_transforms_have_the_source_and_result_types_of_pyiceberg(transform: str, kind: str) -> None:
     their = parse_transform(transform)
     assert can_transform(transform, kind) == their.can_transform(TYPES[kind])
     if can_transform(transform, kind):
@@ -129,7 +129,7 @@ def test_transforms_take_and_give_the_types_that_pyiceberg_says(transform: str, 
 
 
 @pytest.mark.parametrize("kind", ["variant", "geometry", "unknown", "fixed[4]", "", None, Struct(())])
-def test_other_types_have_no_transform(kind: object) -> None:
+def test_types_without_partition_transforms_are_refused(kind: object) -> None:
     assert not any(can_transform(transform, kind) for transform in TRANSFORMS)
 
 
@@ -147,11 +147,11 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize("transform", UNKNOWN)
-def test_other_transforms_are_none_of_ours(transform: str) -> None:
+def test_unknown_transforms_apply_to_no_type(transform: str) -> None:
     assert not any(can_transform(transform, kind) for kind in TYPES)
 
 
-def test_the_fields_of_a_manifest() -> None:
+def test_the_partition_types_of_a_manifest_follow_from_spec_and_schema() -> None:
     schema = Schema((Field(1, "ts", "timestamp"), Field(2, "d", "decimal(9, 2)"), Field(3, "s", "string")))
     spec = PartitionSpec(4, (PartitionField(1, 1000, "ts_day", "day"), PartitionField(2, 1003, "d", "identity")))
     assert partition_types(spec, schema) == (
@@ -170,7 +170,7 @@ fields = st.builds(PartitionField, st.integers(0, 99), st.integers(0, 9999), nam
 
 
 @given(st.builds(PartitionSpec, st.integers(0, 2**31 - 1), st.lists(fields, max_size=4).map(tuple)))
-def test_a_spec_comes_back_as_it_was(spec: PartitionSpec) -> None:
+def test_a_partition_spec_is_read_back_from_json_unchanged(spec: PartitionSpec) -> None:
     assert parse_spec(spec_json(spec)) == spec
     theirs = partitioning.PartitionSpec.model_validate(spec_json(spec))
     assert parse_spec(orjson.loads(theirs.model_dump_json())) == spec
@@ -181,7 +181,7 @@ def field_json(**changes: Any) -> dict[str, Any]:
     return {"spec-id": 1, "fields": [{name.replace("_", "-"): x for name, x in field.items() if x is not ...}]}
 
 
-def test_what_a_request_may_leave_out() -> None:
+def test_a_spec_in_a_request_may_omit_its_id_and_field_ids() -> None:
     left_out = field_json(**{"field-id": ...})
     assert parse_spec(left_out).fields == (PartitionField(1, NO_FIELD_ID, "p", "identity"),)
     assert parse_spec({"fields": []}, default_id=7) == PartitionSpec(7, ())
@@ -211,7 +211,7 @@ def test_what_a_request_may_leave_out() -> None:
         *((field_json(transform=x), "Partition field p has an unknown transform") for x in UNKNOWN),
     ],
 )
-def test_what_is_wrong_with_a_spec_is_told(json: Any, reason: str) -> None:
+def test_a_malformed_partition_spec_is_refused_with_the_reason(json: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse_spec(json)
 
@@ -220,7 +220,7 @@ def spec_of(*fields: tuple[int, int, str, str]) -> PartitionSpec:
     return PartitionSpec(5, tuple(PartitionField(*field) for field in fields))
 
 
-def test_equal_fields_keep_their_id_and_others_count_on() -> None:
+def test_known_partition_fields_keep_their_id_and_new_ones_get_the_next() -> None:
     known = [spec_of((1, 1000, "a", "day"), (2, 1001, "b", "identity")), spec_of((1, 1003, "c", "hour"))]
     asked = spec_of((2, -1, "x", "identity"), (1, -1, "y", "bucket[2]"), (1, -1, "z", "hour"), (3, -1, "w", "identity"))
     found = with_field_ids(asked, known, 1003)
@@ -231,7 +231,7 @@ def test_equal_fields_keep_their_id_and_others_count_on() -> None:
     assert [f.field_id for f in with_field_ids(asked, [], 0).fields] == [1000, 1001, 1002, 1003]
 
 
-def test_an_id_that_was_given_stays_and_is_not_used_twice() -> None:
+def test_a_requested_partition_field_id_is_kept_and_not_reused() -> None:
     known = [spec_of((1, 1000, "a", "day"))]
     given = spec_of((2, 1007, "b", "identity"), (1, -1, "a", "day"), (1, -1, "h", "hour"))
     assert [f.field_id for f in with_field_ids(given, known, 1000).fields] == [1007, 1000, 1008]
@@ -271,7 +271,7 @@ NESTED = Schema(
         spec_of((1, 1000, "I", "bucket[4]"), (1, 1001, "i_bucket", "bucket[5]")),
     ],
 )
-def test_specs_that_a_table_may_have(spec: PartitionSpec) -> None:
+def test_a_spec_that_fits_the_schema_is_accepted(spec: PartitionSpec) -> None:
     check_spec(spec, NESTED)
     schema = TheirSchema.model_validate(schema_json(NESTED, 0))
     partitioning.PartitionSpec.model_validate(spec_json(spec)).partition_type(schema)
@@ -298,7 +298,7 @@ def test_specs_that_a_table_may_have(spec: PartitionSpec) -> None:
         (spec_of((1, 1000, "p", "identity"), (1, 1001, "q", "identity")), "source column and transform of another"),
     ],
 )
-def test_specs_that_no_table_may_have(spec: PartitionSpec, reason: str) -> None:
+def test_a_spec_that_does_not_fit_the_schema_is_refused(spec: PartitionSpec, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         check_spec(spec, NESTED)
 
@@ -310,7 +310,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(st.data())
-def test_tuples_come_back_from_json_as_they_were(data: st.DataObject) -> None:
+def test_partition_tuples_are_read_back_from_json_unchanged(data: st.DataObject) -> None:
     types = data.draw(st.lists(st.sampled_from([*VALUES, "decimal(38, 2)"]), max_size=4))
     wide = st.integers(1 - 10**38, 10**38 - 1)
     partition = tuple(data.draw(st.none() | VALUES.get(kind, wide)) for kind in types)
@@ -338,14 +338,14 @@ def test_tuples_come_back_from_json_as_they_were(data: st.DataObject) -> None:
         ("string", None, None),
     ],
 )
-def test_a_value_in_json(kind: str, value: Any, json: Any) -> None:
+def test_partition_values_have_a_fixed_json_form(kind: str, value: Any, json: Any) -> None:
     assert tuple_json([value], [kind]) == [json]
     (found,) = tuple_of_json([json], [kind])
     assert same(found, value)
 
 
 @pytest.mark.integration
-def test_tuples_go_through_postgres_as_they_are() -> None:
+def test_partition_tuples_are_read_back_from_postgres_unchanged() -> None:
     found: list[tuple[str, Any]] = [(kind, x) for kind in ("float", "double") for x in (nan, inf, -inf, -0.0, 0.0, 0.5)]
     found += [("double", 5e-324), ("double", 0.1), ("long", 2**63 - 1), ("long", -(2**63)), ("boolean", False)]
     found += [("decimal(38, 2)", 10**38 - 1), ("string", "\0\\0\\\\é\n\U0001f986"), ("binary", bytes(range(256)))]
@@ -357,7 +357,7 @@ def test_tuples_go_through_postgres_as_they_are() -> None:
     assert all(same(a, b) for a, b in zip(tuple_of_json(row[0], types), partition, strict=True))
 
 
-def test_a_tuple_of_another_length_is_none() -> None:
+def test_a_partition_tuple_of_the_wrong_length_is_refused() -> None:
     with pytest.raises(ValueError):
         tuple_json([1], [])
     with pytest.raises(ValueError):
@@ -365,7 +365,7 @@ def test_a_tuple_of_another_length_is_none() -> None:
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_manifests_hold_what_is_left_of_a_field(kind: str) -> None:
+def test_a_void_partition_field_keeps_its_source_type_in_manifests(kind: str) -> None:
     schema = Schema((Field(1, "c", kind),))
     (field,) = partition_types(spec_of((1, 1000, "p", "void")), schema)
     assert field == manifest.PartitionField("p", 1000, kind)
@@ -378,7 +378,7 @@ def test_manifests_hold_what_is_left_of_a_field(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for transform, kind in ALL if transform == "truncate[4]"])
 @given(data=st.data())
-def test_manifests_hold_truncated_values(kind: str, data: st.DataObject) -> None:
+def test_truncated_partition_values_are_read_back_from_manifests(kind: str, data: st.DataObject) -> None:
     whole = data.draw(VALUES[kind])
     # of the least decimals, what is truncated has a digit too many for every library
     assume(kind != "decimal(9, 2)" or whole > 4 - 10**9)
@@ -413,14 +413,14 @@ def test_ordinals_are_those_of_pyiceberg(transform: str, kind: str, day: int, pa
 
 @pytest.mark.parametrize(("transform", "kind"), CALENDARS)
 @given(one=longs, other=longs)
-def test_ordinals_never_go_back(transform: str, kind: str, one: int, other: int) -> None:
+def test_calendar_ordinals_are_monotonic(transform: str, kind: str, one: int, other: int) -> None:
     """So what lies between two values of one ordinal has that ordinal."""
     low, high = sorted((one, other))
     assert ordinal(transform, kind, low) <= ordinal(transform, kind, high)
 
 
 @pytest.mark.parametrize(("transform", "kind"), [("hour", "date"), ("identity", "date"), ("year", "time")])
-def test_other_types_have_no_ordinal(transform: str, kind: str) -> None:
+def test_a_type_without_a_calendar_transform_has_no_ordinal(transform: str, kind: str) -> None:
     with pytest.raises(ValueError, match="Not a calendar transform"):
         ordinal(transform, kind, 1)
 
@@ -450,12 +450,12 @@ def test_other_types_have_no_ordinal(transform: str, kind: str) -> None:
         ("float32", "-0.0", None),
     ],
 )
-def test_texts_stand_for_one_value_or_none(kind: str, text: str, value: Any) -> None:
+def test_an_identity_partition_text_stands_for_one_value_or_none(kind: str, text: str, value: Any) -> None:
     found = identity_value(kind, text, retyped=False)
     assert (found, type(found)) == (value, type(value))
 
 
-def test_a_text_of_a_column_that_was_a_single_may_be_no_double() -> None:
+def test_a_partition_text_from_before_float_became_double_is_used_only_if_exact() -> None:
     assert identity_value("float64", "1.1", retyped=True) is None
     assert identity_value("float64", "1.5", retyped=True) == 1.5
     assert identity_value("float32", "1.5", retyped=True) == 1.5
@@ -465,7 +465,7 @@ def test_a_text_of_a_column_that_was_a_single_may_be_no_double() -> None:
 
 @pytest.mark.parametrize("kind", VALUES)
 @given(data=st.data())
-def test_summaries_hold_every_value(kind: str, data: st.DataObject) -> None:
+def test_partition_summaries_contain_every_partition_value(kind: str, data: st.DataObject) -> None:
     found = data.draw(st.lists(st.none() | VALUES[kind], max_size=6))
     (summary,) = summaries([(x,) for x in found], [kind])
     assert summary.contains_null == (None in found)
@@ -492,7 +492,7 @@ def test_summaries_hold_every_value(kind: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kind", ["int", "long", "date", "timestamp", "string", "boolean", "double"])
 @given(data=st.data())
-def test_summaries_are_those_of_pyiceberg(kind: str, data: st.DataObject) -> None:
+def test_partition_summaries_are_those_of_pyiceberg(kind: str, data: st.DataObject) -> None:
     # it keeps a zero's sign as it meets it, and it stumbles over a field without values
     found = [*data.draw(st.lists(st.none() | VALUES[kind], max_size=4)), data.draw(VALUES[kind])]
     if kind == "double":
@@ -505,7 +505,7 @@ def test_summaries_are_those_of_pyiceberg(kind: str, data: st.DataObject) -> Non
     )
 
 
-def test_a_manifest_without_entries_and_a_spec_without_fields() -> None:
+def test_partition_summaries_exist_without_entries_fields_or_bounds() -> None:
     assert summaries([], ["int"]) == (FieldSummary(False, False),)
     assert summaries([(), ()], []) == ()
     assert summaries([(nan,), (None,)], ["float"]) == (FieldSummary(True, True),)
@@ -521,7 +521,7 @@ def java() -> Any:
 class TestJava:
     """Iceberg's own library says the same."""
 
-    def test_it_reads_our_specs_and_has_the_same_types(self, java: Any) -> None:
+    def test_icebergs_java_library_reads_specs_with_the_same_result_types(self, java: Any) -> None:
         schema = Schema(tuple(Field(i + 1, f"c {i}", kind) for i, kind in enumerate(TYPES)))
         ids = {field.type: field.id for field in schema.fields}
         names = {field.type: field.name for field in schema.fields}
@@ -539,7 +539,7 @@ class TestJava:
         assert found == [(f.name, f.field_id, f.type) for f in partition_types(spec, schema)]
 
     @pytest.mark.parametrize(("transform", "kind"), CALENDARS)
-    def test_it_has_the_same_ordinals(self, java: Any, transform: str, kind: str) -> None:
+    def test_icebergs_java_library_computes_the_same_ordinals(self, java: Any, transform: str, kind: str) -> None:
         bound = getattr(java.transforms.Transforms, transform)().bind(java.types.Types.fromPrimitiveString(kind))
         jvm: Any = sparks.session()._jvm
         box, unit = jvm.java.lang, UNITS[kind]

@@ -40,7 +40,7 @@ def longs(*values: int | None) -> pa.Array:
 
 
 @given(st.dictionaries(PATHS, POSITIONS, max_size=4))
-def test_what_was_written_is_read_in_order_and_once(deletes: dict[str, list[int]]) -> None:
+def test_position_deletes_are_read_back_sorted_and_without_duplicates(deletes: dict[str, list[int]]) -> None:
     expected = sorted({(path, x) for path, positions in deletes.items() for x in positions})
     found = read(write(deletes))
     assert list(zip(found.file_paths, found.positions, strict=True)) == expected
@@ -48,25 +48,25 @@ def test_what_was_written_is_read_in_order_and_once(deletes: dict[str, list[int]
 
 
 @given(st.dictionaries(PATHS, POSITIONS, max_size=4))
-def test_equal_deletes_are_equal_bytes(deletes: dict[str, list[int]]) -> None:
+def test_equal_position_deletes_are_written_as_equal_bytes(deletes: dict[str, list[int]]) -> None:
     same = {path: list(reversed(deletes[path])) + deletes[path][:3] for path in reversed(deletes)}
     assert write(same) == write(deletes)
 
 
-def test_dense_runs_over_several_row_groups_come_back() -> None:
+def test_dense_positions_over_several_row_groups_are_read_back() -> None:
     found = read(write({"b": range(1_500_000), "a": range(5)}))
     assert found.positions == [*range(5), *range(1_500_000)]
     assert found.file_paths == ["a"] * 5 + ["b"] * 1_500_000
 
 
 @pytest.mark.parametrize("wrong", [-1, 2**63, 2**64])
-def test_what_is_no_position_is_refused(wrong: int) -> None:
+def test_a_position_out_of_range_is_refused(wrong: int) -> None:
     with pytest.raises(ValueError, match="position"):
         write({"a": [wrong]})
 
 
 @pytest.mark.parametrize("deletes", [{}, {"a": []}, {"s3://lake/1.parquet": [1, 2**33], "s3://lake/2.parquet": [0]}])
-def test_columns_are_those_of_iceberg(deletes: dict[str, list[int]]) -> None:
+def test_a_position_delete_file_has_the_columns_of_the_specification(deletes: dict[str, list[int]]) -> None:
     file = opened(write(deletes))
     assert pyarrow_to_schema(file.schema_arrow) == ICEBERG
     assert [str(x.type) for x in file.schema_arrow] == ["string", "int64"]
@@ -80,12 +80,12 @@ def test_columns_are_those_of_iceberg(deletes: dict[str, list[int]]) -> None:
         assert {file.metadata.row_group(group).column(i).compression for i in range(2)} == {"ZSTD"}
 
 
-def test_columns_are_found_by_place_and_not_by_name_or_id() -> None:
+def test_columns_of_a_delete_file_are_found_by_position() -> None:
     assert read(parquet({"x": ["a"], "y": longs(7)})) == PositionDeletes(["a"], [7], None)
     assert read(parquet({"x": pa.array(["a"], pa.large_string()), "y": longs(7)})).positions == [7]
 
 
-def test_snapshot_ids_are_read_when_there_are_any() -> None:
+def test_snapshot_ids_of_a_ducklake_delete_file_are_read() -> None:
     columns = {"file_path": ["a", None], "pos": longs(1, 2)}
     with_ids = parquet(columns | {"_ducklake_internal_snapshot_id": longs(5, 9)})
     assert read(with_ids) == PositionDeletes(["a", None], [1, 2], [5, 9])
@@ -108,13 +108,13 @@ def test_snapshot_ids_are_read_when_there_are_any() -> None:
         ({"file_path": ["a"], "pos": longs(1), "x": longs(1), "y": longs(1)}, "must have"),
     ],
 )
-def test_other_shapes_are_refused(columns: dict[str, Any], message: str) -> None:
+def test_delete_files_with_malformed_columns_are_refused(columns: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read(parquet(columns))
 
 
 @pytest.mark.parametrize("noise", [b"", b"PAR1", b"PAR1PAR1", b"PAR1\xff\xff\xff\x7fPAR1", b"x" * 1000])
-def test_what_is_no_parquet_is_refused(noise: bytes) -> None:
+def test_bytes_that_are_no_parquet_file_are_refused(noise: bytes) -> None:
     with pytest.raises(ValueError):
         read(noise)
 
@@ -135,7 +135,7 @@ def test_a_changed_byte_never_changes_which_rows_are_deleted() -> None:
             assert found == expected, (at, change)
 
 
-def test_files_that_ducklake_writes_are_read_with_the_age_of_each_delete(tmp_path: Path) -> None:
+def test_ducklake_delete_files_are_read_with_the_snapshot_of_each_delete(tmp_path: Path) -> None:
     with with_extensions("ducklake") as db:
         options = f"DATA_PATH '{tmp_path}/data/', DATA_INLINING_ROW_LIMIT 0"
         db.execute(f"ATTACH 'ducklake:{tmp_path}/catalog.duckdb' AS lake ({options})")
@@ -164,7 +164,7 @@ def field_ids(data: bytes) -> list[int]:
 
 
 @pytest.mark.integration
-def test_spark_applies_our_deletes(tmp_path: Path) -> None:
+def test_spark_applies_position_deletes_written_by_mergus(tmp_path: Path) -> None:
     table = SparkTable(tmp_path, format_version=2)
     first, second = table.append(range(10)), table.append(range(100, 110))
     path = tmp_path / "deletes.parquet"

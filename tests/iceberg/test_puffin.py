@@ -51,7 +51,9 @@ def described(**changes: Any) -> dict[str, Any]:
 
 
 @given(blobs, properties)
-def test_what_was_written_is_read(given_blobs: list[Blob], given_properties: dict[str, str]) -> None:
+def test_a_written_puffin_file_is_read_back_unchanged(
+    given_blobs: list[Blob], given_properties: dict[str, str]
+) -> None:
     written = write(given_blobs, given_properties)
     found = read(written.data)
     assert found == written
@@ -64,13 +66,13 @@ def test_what_was_written_is_read(given_blobs: list[Blob], given_properties: dic
         assert (metadata.snapshot_id, metadata.sequence_number) == (blob.snapshot_id, blob.sequence_number)
 
 
-def test_equal_input_is_equal_bytes() -> None:
+def test_equal_puffin_content_is_written_as_equal_bytes() -> None:
     one = write([Blob("x", (1,), b"1", {"a": "1", "b": "2"})], {"c": "3", "d": "4"})
     other = write([Blob("x", (1,), b"1", {"b": "2", "a": "1"})], {"d": "4", "c": "3"})
     assert one.data == other.data
 
 
-def test_a_deletion_vector_is_described_as_the_specification_wants_it() -> None:
+def test_the_metadata_of_a_deletion_vector_blob_follows_the_specification() -> None:
     file = write([vector_blob("s3://lake/é.parquet", [5, 1, 1])], CREATED)
     data = deletion_vector.encode([1, 5])
     assert file.blobs == (
@@ -91,7 +93,7 @@ def test_a_deletion_vector_is_described_as_the_specification_wants_it() -> None:
     assert footer["properties"] == CREATED
 
 
-def test_text_that_json_cannot_carry_is_refused() -> None:
+def test_a_path_that_json_cannot_encode_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot be written"):
         write([vector_blob("\ud800", [1])], CREATED)
 
@@ -102,12 +104,12 @@ def test_a_bare_deletion_vector_is_no_puffin_file() -> None:
         read(deletion_vector.encode([1]))
 
 
-def test_a_compressed_footer_is_refused_by_name() -> None:
+def test_a_compressed_puffin_footer_is_refused_with_its_codec() -> None:
     with pytest.raises(ValueError, match="LZ4"):
         read(packed(described(), flags=1))
 
 
-def test_a_compressed_blob_is_listed_and_not_handed_out() -> None:
+def test_a_compressed_puffin_blob_is_listed_but_not_read() -> None:
     file = read(packed(described(**{"compression-codec": "zstd"})))
     assert file.blobs[0].compression_codec == "zstd"
     with pytest.raises(ValueError, match="zstd"):
@@ -152,12 +154,12 @@ def test_a_compressed_blob_is_listed_and_not_handed_out() -> None:
         packed(described(properties={"cardinality": 1})),
     ],
 )
-def test_malformed_files_are_refused(wrong: bytes) -> None:
+def test_malformed_puffin_files_are_refused(wrong: bytes) -> None:
     with pytest.raises(ValueError):
         read(wrong)
 
 
-def test_unknown_keys_are_left_alone() -> None:
+def test_unknown_keys_in_a_puffin_footer_are_ignored() -> None:
     """A later version may add some."""
     assert len(read(packed(described(later=1) | {"later": 2})).blobs) == 1
 
@@ -177,13 +179,13 @@ def test_a_changed_byte_never_changes_which_rows_are_deleted() -> None:
 
 
 @given(st.binary(max_size=100))
-def test_noise_is_refused(noise: bytes) -> None:
+def test_noise_between_the_puffin_magic_bytes_is_refused(noise: bytes) -> None:
     with pytest.raises(ValueError):
         read(MAGIC + noise + MAGIC)
 
 
 @given(st.lists(st.sets(st.integers(0, 1000) | st.integers(0, 2**38)), min_size=1, max_size=3))
-def test_pyiceberg_reads_our_file(sets: list[set[int]]) -> None:
+def test_pyiceberg_reads_a_puffin_file(sets: list[set[int]]) -> None:
     file = write([vector_blob(f"s3://lake/{i}.parquet", x) for i, x in enumerate(sets)], CREATED)
     theirs = PyIcebergPuffinFile(file.data)
     assert theirs.footer.properties == CREATED
@@ -209,7 +211,7 @@ def java() -> Any:
 class TestJava:
     """Iceberg's own library reads what we write, and writes the same bytes."""
 
-    def test_it_reads_our_file(self, java: Any, tmp_path: Path) -> None:
+    def test_icebergs_java_library_reads_a_puffin_file(self, java: Any, tmp_path: Path) -> None:
         sets = [[1, 5, 2**33], list(range(100_000))]
         file = write([vector_blob(f"s3://lake/é{i}.parquet", x) for i, x in enumerate(sets)], CREATED)
         path = tmp_path / "x.puffin"
@@ -230,7 +232,7 @@ class TestJava:
             assert all(index.isDeleted(x) for x in expected[:100])
             assert not index.isDeleted(100_000)
 
-    def test_it_writes_a_vector_that_we_read(self, java: Any) -> None:
+    def test_a_deletion_vector_of_icebergs_java_library_is_read(self, java: Any) -> None:
         index = java.deletes.PositionDeleteIndexUtil.merge([])
         index.delete(7)
         index.delete(2**34)
@@ -238,7 +240,7 @@ class TestJava:
         found = deletion_vector.decode(content(index.serialize()))
         assert found == BitMap64([7, 2**34, *range(100_000, 300_000)])
 
-    def test_it_writes_the_same_bytes(self, java: Any) -> None:
+    def test_icebergs_java_library_writes_the_same_deletion_vector_bytes(self, java: Any) -> None:
         index = java.deletes.PositionDeleteIndexUtil.merge([])
         assert content(index.serialize()) == deletion_vector.encode([])
         index.delete(7)
@@ -249,7 +251,7 @@ class TestJava:
 
     @settings(max_examples=60)
     @given(any_positions.map(lambda found: {x % 2**33 for x in found}))
-    def test_it_chooses_the_same_containers(self, java: Any, found: set[int]) -> None:
+    def test_icebergs_java_library_chooses_the_same_bitmap_containers(self, java: Any, found: set[int]) -> None:
         """Given the positions without any run-length encoding, it makes of them what we make of them."""
         plain = framed(BitMap64(found, optimize=False).serialize())
         whole = write([Blob("x", (), plain)], {})
@@ -261,7 +263,7 @@ class TestJava:
         if not found or min(found) < 2**32:
             assert theirs == deletion_vector.encode(found)
 
-    def test_spark_applies_our_vectors(self, java: Any, tmp_path: Path) -> None:
+    def test_spark_applies_deletion_vectors_written_by_mergus(self, java: Any, tmp_path: Path) -> None:
         table = SparkTable(tmp_path, format_version=3)
         first, second = table.append(range(10)), table.append(range(100, 110))
         file = write([vector_blob(first, [0, 3]), vector_blob(second, range(5, 10))], CREATED)

@@ -60,7 +60,7 @@ def table(**parts: Any) -> TableMetadata:
     return TableMetadata(**(told | parts))
 
 
-def test_every_requirement_is_read() -> None:
+def test_every_kind_of_requirement_is_parsed() -> None:
     assert parse(
         [
             {"type": "assert-create"},
@@ -108,7 +108,7 @@ def test_every_requirement_is_read() -> None:
         ([{"type": "assert-create"}] * 10_001, "10000"),
     ],
 )
-def test_what_is_no_requirement_is_refused(json: Any, says: str) -> None:
+def test_a_malformed_requirement_is_refused(json: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse(json)
 
@@ -130,13 +130,15 @@ def test_what_is_no_requirement_is_refused(json: Any, says: str) -> None:
         (AssertDefaultSortOrderId(1), "default sort order changed: expected id 1 != 0"),
     ],
 )
-def test_what_does_not_hold_fails_the_commit_as_java_says_it(requirement: requirements.Requirement, says: str) -> None:
+def test_a_failed_requirement_fails_the_commit_with_the_message_of_java(
+    requirement: requirements.Requirement, says: str
+) -> None:
     with pytest.raises(CommitFailed) as failed:
         check([requirement], table())
     assert failed.value.message == f"Requirement failed: {says}"
 
 
-def test_what_holds_passes() -> None:
+def test_requirements_that_hold_let_the_commit_pass() -> None:
     holds = [
         AssertTableUuid(UUID),
         AssertRefSnapshotId("main", 2),
@@ -184,7 +186,7 @@ def test_only_assert_create_holds_for_a_table_that_is_not_there() -> None:
         ),
     )
 )
-def test_pyiceberg_says_the_same(json: dict[str, Any]) -> None:
+def test_requirements_pass_or_fail_as_in_pyiceberg(json: dict[str, Any]) -> None:
     ours = table()
     theirs = TableMetadataUtil.parse_obj(table_metadata(ours))
     wanted: Any = TypeAdapter(TableRequirement).validate_python(json)

@@ -99,13 +99,13 @@ def test_a_schema_of_version_2_has_no_defaults(schema: Schema) -> None:
     )
 
 
-def test_a_type_of_version_3_makes_the_table_one() -> None:
+def test_a_column_type_of_version_3_needs_format_version_3() -> None:
     nested = Field(1, "l", List(Field(2, "element", "timestamp_ns")))
     assert Schema((nested,)).format_version == 3
     assert Schema((Field(1, "a", "timestamp"),)).format_version == 2
 
 
-def test_an_initial_default_makes_the_table_one_of_version_3_and_a_write_default_does_not() -> None:
+def test_an_initial_default_needs_format_version_3_and_a_write_default_does_not() -> None:
     assert Schema((Field(1, "a", "int", write_default=7),)).format_version == 2
     inner = Field(2, "b", "int", initial_default=0)
     schema = Schema((Field(1, "a", Struct((inner,))),))
@@ -114,7 +114,7 @@ def test_an_initial_default_makes_the_table_one_of_version_3_and_a_write_default
         schema_json(schema, 0, format_version=2)
 
 
-def test_defaults_stand_beside_the_type() -> None:
+def test_defaults_of_a_field_are_written_beside_its_type() -> None:
     field = Field(1, "a", "int", required=True, initial_default=7, write_default=9)
     assert schema_json(Schema((field,)), 4) == {
         "type": "struct",
@@ -127,7 +127,7 @@ def test_defaults_stand_beside_the_type() -> None:
 
 @pytest.mark.parametrize("kind", VALUES)
 @given(data=st.data())
-def test_pyiceberg_reads_the_same_value(kind: str, data: st.DataObject) -> None:
+def test_pyiceberg_reads_the_same_value_from_json(kind: str, data: st.DataObject) -> None:
     strategy, native = VALUES[kind]
     value = data.draw(strategy)
     theirs = TheirSchema.model_validate({"type": "struct", "fields": [field_json(kind)]}).fields[0].field_type
@@ -167,7 +167,7 @@ def test_single_values_are_written_as_the_specification_says(kind: str, value: A
 
 @pytest.mark.integration
 class TestJava:
-    def test_it_reads_every_default(self) -> None:
+    def test_icebergs_java_library_reads_every_default(self) -> None:
         jvm: Any = sparks.session()._jvm
         parser = jvm.org.apache.iceberg.SchemaParser
         cases = {

@@ -76,7 +76,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("wanted", ALLOWED.values(), ids=ALLOWED)
-def test_what_may_follow(wanted: Schema) -> None:
+def test_an_allowed_schema_evolution_is_accepted(wanted: Schema) -> None:
     check_evolution(CURRENT, wanted, LAST, HISTORY)
 
 
@@ -127,13 +127,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("wanted", "reason"), REFUSED.values(), ids=REFUSED)
-def test_what_may_not_follow(wanted: Schema, reason: str) -> None:
+def test_a_forbidden_schema_evolution_is_refused_with_the_reason(wanted: Schema, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         check_evolution(CURRENT, wanted, LAST, HISTORY)
 
 
 @pytest.mark.parametrize("left", ALLOWED.values(), ids=ALLOWED)
-def test_files_of_a_schema_are_read_right_under_what_may_follow_it(left: Schema) -> None:
+def test_an_allowed_schema_evolution_leaves_no_doubtful_fields_in_old_files(left: Schema) -> None:
     assert doubtful_fields(CURRENT, left) == frozenset()
 
 
@@ -150,11 +150,11 @@ def test_files_of_a_schema_are_read_right_under_what_may_follow_it(left: Schema)
         (REFUSED["another initial default"][0], {3}),
     ],
 )
-def test_fields_that_a_file_may_have_as_something_else(left: Schema, doubtful: set[int]) -> None:
+def test_fields_that_old_files_may_hold_with_another_type_are_found(left: Schema, doubtful: set[int]) -> None:
     assert doubtful_fields(CURRENT, left) == doubtful
 
 
-def test_the_fields_of_a_key_stay_as_they_are() -> None:
+def test_the_fields_of_a_map_key_cannot_change() -> None:
     def keyed(*fields: Field) -> Schema:
         return Schema((Field(1, "m", Map(Field(2, "key", Struct(fields), required=True), Field(3, "value", "int"))),))
 
@@ -165,12 +165,12 @@ def test_the_fields_of_a_key_stay_as_they_are() -> None:
             check_evolution(current, wanted, 4)
 
 
-def test_without_its_history_no_column_comes_back() -> None:
+def test_a_dropped_column_cannot_be_restored_without_its_schema_history() -> None:
     with pytest.raises(ValueError, match="is not new"):
         check_evolution(CURRENT, with_(Field(14, "old", "int", initial_default=7)), LAST)
 
 
-def test_a_column_that_was_made_longer_does_not_come_back_shorter() -> None:
+def test_a_promoted_column_is_not_restored_with_its_narrower_type() -> None:
     history = [
         Schema((Field(1, "a", "int"), Field(2, "b", "int"))),
         Schema((Field(1, "a", "long"), Field(2, "b", "int"))),
@@ -204,25 +204,25 @@ def test_promotions_are_those_of_pyiceberg_in_version_2(old: str, new: str) -> N
 
 
 @pytest.mark.parametrize(("old", "new"), sorted(READ_BY_PYICEBERG))
-def test_what_only_some_readers_read_is_no_promotion(old: str, new: str) -> None:
+def test_a_promotion_that_only_some_readers_support_is_not_allowed(old: str, new: str) -> None:
     assert not promotes(old, new)
 
 
 @given(schemas())
-def test_a_schema_does_not_change_into_itself(schema: Schema) -> None:
+def test_a_schema_compared_with_itself_has_no_changes(schema: Schema) -> None:
     check_evolution(schema, schema, schema.highest_field_id)
     assert changed(schema, schema).is_none
     assert changed(schema, parse_schema(schema_json(schema, 1))).is_none
 
 
 @given(schemas())
-def test_what_is_added_is_what_the_way_back_drops(schema: Schema) -> None:
+def test_fields_added_by_a_change_are_those_dropped_by_its_reverse(schema: Schema) -> None:
     nothing = Schema(())
     assert changed(nothing, schema).added == changed(schema, nothing).dropped
     assert [placed.field for placed in changed(nothing, schema).added] == list(schema.fields)
 
 
-def test_every_change_is_listed_once() -> None:
+def test_every_schema_change_is_listed_once() -> None:
     new_part = Field(17, "z", Struct((Field(18, "deep", "int"),)))
     point = Struct((new_part, Field(6, "yy", "double")))
     wanted = with_(
@@ -263,11 +263,11 @@ def test_every_change_is_listed_once() -> None:
         (Schema(()), False),
     ],
 )
-def test_order(wanted: Schema, reordered: bool) -> None:
+def test_a_new_column_order_is_detected(wanted: Schema, reordered: bool) -> None:
     assert changed(CURRENT, wanted).reordered == reordered
 
 
-def test_a_default_that_version_2_does_not_show_is_not_dropped() -> None:
+def test_a_write_default_hidden_by_version_2_is_not_dropped_by_a_client_schema() -> None:
     schema = Schema((Field(1, "i", "int", write_default=5),))
     seen = parse_schema(schema_json(schema, 0, format_version=2))
     wanted = replace(seen, fields=(*seen.fields, Field(2, "j", "int")))

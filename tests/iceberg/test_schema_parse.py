@@ -90,7 +90,7 @@ def schemas(draw: st.DrawFn, primitives: tuple[str, ...] = tuple(ALL_PRIMITIVES)
 
 
 @given(schemas())
-def test_a_schema_comes_back_as_it_was(schema: Schema) -> None:
+def test_a_schema_is_read_back_from_json_unchanged(schema: Schema) -> None:
     json = schema_json(schema, 3)
     assert parse_schema(json) == schema
     assert parse_schema(orjson.loads(orjson.dumps(json))) == schema
@@ -98,7 +98,7 @@ def test_a_schema_comes_back_as_it_was(schema: Schema) -> None:
 
 
 @given(schemas(tuple(PRIMITIVES), defaults=False))
-def test_pyiceberg_reads_and_writes_the_same(schema: Schema) -> None:
+def test_pyiceberg_reads_and_writes_the_same_schema(schema: Schema) -> None:
     theirs = TheirSchema.model_validate(schema_json(schema, 3))
     assert parse_schema(orjson.loads(theirs.model_dump_json())) == schema
 
@@ -120,7 +120,7 @@ def test_fresh_ids_change_nothing_else(schema: Schema, first: int) -> None:
     assert with_fresh_ids(fresh, first) == fresh
 
 
-def test_ids_are_counted_level_by_level() -> None:
+def test_fresh_field_ids_are_assigned_level_by_level() -> None:
     point = Struct((Field(7, "x", "int"), Field(5, "y", "int")))
     schema = Schema(
         (
@@ -150,7 +150,7 @@ def test_ids_are_counted_level_by_level() -> None:
         (str(GeographyType("EPSG:4326", "karney")), "geography(EPSG:4326, karney)"),
     ],
 )
-def test_a_type_has_one_form(text: str, canonical: str) -> None:
+def test_primitive_types_are_normalised_to_one_spelling(text: str, canonical: str) -> None:
     assert parse_primitive(text) == canonical
     assert parse_primitive(canonical) == canonical
 
@@ -163,7 +163,7 @@ def test_a_type_has_one_form(text: str, canonical: str) -> None:
         *("geography(a, flat)", "int ", "timestamp_ms", "x" * 10_000),
     ],
 )
-def test_other_types_are_refused(text: str) -> None:
+def test_unknown_or_malformed_types_are_refused(text: str) -> None:
     with pytest.raises(ValueError) as found:
         parse_primitive(text)
     assert len(str(found.value)) < 200
@@ -221,26 +221,26 @@ MAP = {"type": "map", "key-id": 2, "key": "int", "value-id": 3, "value": "int", 
         ({**json_of(type=MAP), "identifier-field-ids": [2]}, "inside of the list or map a"),
     ],
 )
-def test_what_is_wrong_is_told(json: Any, reason: str) -> None:
+def test_a_malformed_schema_is_refused_with_the_reason(json: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse_schema(json)
 
 
-def test_an_identifier_may_be_in_structs_that_every_row_has() -> None:
+def test_an_identifier_field_may_be_nested_only_in_required_structs() -> None:
     inner = {"type": "struct", "fields": [{"id": 2, "name": "x", "required": True, "type": "string"}]}
     assert parse_schema({**json_of(type=inner), "identifier-field-ids": [2, 2]}).identifier_ids == (2,)
     with pytest.raises(ValueError, match="a is optional"):
         parse_schema({**json_of(type=inner, required=False), "identifier-field-ids": [2]})
 
 
-def test_a_schema_may_be_empty_and_have_what_we_do_not_know() -> None:
+def test_an_empty_schema_and_unknown_keys_are_accepted() -> None:
     assert parse_schema({"type": "struct", "schema-id": 4, "fields": [], "more": {}}) == Schema(())
     assert parse_schema(json_of(type={"type": "struct", "fields": []})).fields[0].type == Struct(())
     nothing = parse_schema(json_of(doc=None, **{"initial-default": None}))
     assert nothing == Schema((Field(1, "a", "int", required=True),))
 
 
-def test_depth_and_size_are_bounded() -> None:
+def test_a_schema_that_is_too_deep_or_too_large_is_refused() -> None:
     def nested(levels: int) -> dict[str, Any]:
         json: Any = "int"
         for i in range(levels):
@@ -259,7 +259,7 @@ def test_depth_and_size_are_bounded() -> None:
 
 @pytest.mark.parametrize("primitive", VALUES)
 @given(data=st.data())
-def test_values_come_back(primitive: str, data: st.DataObject) -> None:
+def test_values_are_read_back_from_json_unchanged(primitive: str, data: st.DataObject) -> None:
     value = data.draw(VALUES[primitive])
     json = value_json(primitive, value)
     assert parse_value(primitive, json) == value
@@ -283,7 +283,7 @@ def test_values_come_back(primitive: str, data: st.DataObject) -> None:
         ("decimal(5, 2)", "0012.30", "12.30"),
     ],
 )
-def test_a_default_has_one_form(primitive: str, json: Any, canonical: Any) -> None:
+def test_defaults_are_normalised_to_one_json_form(primitive: str, json: Any, canonical: Any) -> None:
     found = parse_default(primitive, json)
     assert (found, type(found)) == (canonical, type(canonical))
     assert parse_default(primitive, canonical) == canonical
@@ -310,12 +310,12 @@ def test_a_default_has_one_form(primitive: str, json: Any, canonical: Any) -> No
         ("string", 5),
     ],
 )
-def test_what_is_no_value_of_the_type_is_refused(primitive: str, json: Any) -> None:
+def test_a_default_that_is_no_value_of_its_type_is_refused(primitive: str, json: Any) -> None:
     with pytest.raises(ValueError, match="Not a value of type"):
         parse_default(primitive, json)
 
 
-def test_a_value_is_as_in_files() -> None:
+def test_parsed_values_have_the_representation_of_data_files() -> None:
     assert parse_value("date", "1970-01-02") == 1
     assert parse_value("timestamptz_ns", "1970-01-01T00:00:00.000000001+00:00") == 1
     assert parse_value("decimal(5, 2)", "1.50") == 150
@@ -337,7 +337,7 @@ def test_h40_names_that_differ_by_case_alone_are_refused_at_every_level(names: t
             check_names(schema)
 
 
-def test_h40_only_the_case_of_ascii_letters_is_nothing() -> None:
+def test_h40_only_the_case_of_ascii_letters_is_ignored_in_column_names() -> None:
     check_names(columns("größe", "GRÖßE", "ſ", "s", "K"))
     check_names(Schema((*columns("a").fields, Field(9, "b", Struct((Field(10, "A", "int"),))))))
 
@@ -358,13 +358,13 @@ def test_names_of_metadata_columns_are_refused_at_the_top(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a\0b"])
-def test_names_that_are_none_are_refused_at_every_level(name: str) -> None:
+def test_empty_column_names_and_names_with_nul_are_refused_at_every_level(name: str) -> None:
     for schema in (columns(name), within(name)):
         with pytest.raises(ValueError, match=r"is empty|NUL"):
             check_names(schema)
 
 
-def test_a_column_with_the_full_name_of_another_is_refused() -> None:
+def test_a_column_with_the_dotted_name_of_a_nested_field_is_refused() -> None:
     struct = Field(1, "a", Struct((Field(2, "b", "int"),)))
     with pytest.raises(ValueError, match=r"a\.b is that"):
         check_names(Schema((struct, Field(3, "a.b", "int"))))
@@ -381,7 +381,9 @@ class TestJava:
     """Iceberg's own library says the same."""
 
     @pytest.mark.parametrize("primitive", [x for x in ALL_PRIMITIVES if "(EPSG" not in x])
-    def test_what_it_makes_of_a_type_is_that_type_to_us(self, java: Any, primitive: str) -> None:
+    def test_a_type_written_by_icebergs_java_library_is_parsed_as_the_same_type(
+        self, java: Any, primitive: str
+    ) -> None:
         json = orjson.dumps(schema_json(Schema((Field(1, "a", primitive),)), 0)).decode()
         theirs = java.SchemaParser.toJson(java.SchemaParser.fromJson(json))
         assert parse_schema(orjson.loads(theirs)) == Schema((Field(1, "a", primitive),))
@@ -389,7 +391,7 @@ class TestJava:
     @pytest.mark.parametrize("primitive", [x for x in VALUES if x != "decimal(38, 38)"])
     @given(data=st.data())
     @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    def test_what_it_makes_of_a_default_is_that_default_to_us(
+    def test_a_default_written_by_icebergs_java_library_is_parsed_as_the_same_default(
         self, java: Any, primitive: str, data: st.DataObject
     ) -> None:
         default = value_json(primitive, data.draw(VALUES[primitive]))
@@ -399,7 +401,7 @@ class TestJava:
 
     @given(schemas(("int", "string"), defaults=False))
     @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    def test_it_gives_the_same_fresh_ids(self, java: Any, schema: Schema) -> None:
+    def test_icebergs_java_library_assigns_the_same_fresh_field_ids(self, java: Any, schema: Schema) -> None:
         assume(schema.ambiguous_name() is None)
         theirs = java.SchemaParser.fromJson(orjson.dumps(schema_json(schema, 0)).decode())
         fresh = orjson.loads(java.SchemaParser.toJson(java.types.TypeUtil.assignIncreasingFreshIds(theirs)))

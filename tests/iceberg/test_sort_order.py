@@ -28,7 +28,7 @@ sort_fields = st.builds(
 
 
 @given(st.builds(SortOrder, st.integers(1, 2**31 - 1), st.lists(sort_fields, min_size=1, max_size=4).map(tuple)))
-def test_pyiceberg_reads_the_same_order(order: SortOrder) -> None:
+def test_pyiceberg_reads_the_same_sort_order(order: SortOrder) -> None:
     theirs = TheirOrder.model_validate_json(json.dumps(sort_order_json(order)))
     assert theirs.order_id == order.order_id
     found = [SortField(x.source_id, x.direction.value, x.null_order.value, str(x.transform)) for x in theirs.fields]
@@ -37,13 +37,13 @@ def test_pyiceberg_reads_the_same_order(order: SortOrder) -> None:
     assert parse_sort_order(sort_order_json(order)) == order
 
 
-def test_order_0_is_that_of_no_sorting() -> None:
+def test_sort_order_0_is_the_unsorted_order() -> None:
     assert sort_order_json(UNSORTED) == {"order-id": 0, "fields": []}
     assert parse_sort_order({"order-id": 0, "fields": []}) == UNSORTED
 
 
 @pytest.mark.parametrize("wrong", [SortOrder(0, (SortField(1),)), SortOrder(1, ())])
-def test_no_other_order_is_empty_and_order_0_sorts_by_nothing(wrong: SortOrder) -> None:
+def test_sort_order_0_with_fields_and_other_orders_without_fields_are_refused(wrong: SortOrder) -> None:
     with pytest.raises(ValueError, match="cannot have"):
         sort_order_json(wrong)
 
@@ -55,7 +55,7 @@ def order_of(**changes: Any) -> dict[str, Any]:
     return {"order-id": 1, "fields": [FIELD | {name.replace("_", "-"): x for name, x in changes.items()}]}
 
 
-def test_a_source_column_may_be_the_one_of_several() -> None:
+def test_a_sort_field_with_a_single_entry_in_source_ids_is_parsed() -> None:
     assert parse_sort_order(order_of(source_id=None, source_ids=[7])).fields[0].source_id == 7
 
 
@@ -77,7 +77,7 @@ def test_a_source_column_may_be_the_one_of_several() -> None:
         (order_of(source_id=None, source_ids=[1, 2]), "2 source columns"),
     ],
 )
-def test_what_is_wrong_with_an_order_is_told(wrong: Any, reason: str) -> None:
+def test_a_malformed_sort_order_is_refused_with_the_reason(wrong: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse_sort_order(wrong)
 
@@ -91,7 +91,7 @@ SCHEMA = Schema(
 )
 
 
-def test_orders_that_a_table_may_have() -> None:
+def test_a_sort_order_that_fits_the_schema_is_accepted() -> None:
     check_sort_order(UNSORTED, SCHEMA)
     check_sort_order(SortOrder(1, (SortField(1), SortField(3, transform="day"), SortField(1, "desc"))), SCHEMA)
 
@@ -105,6 +105,6 @@ def test_orders_that_a_table_may_have() -> None:
         (SortField(5), "inside of a list or map: l.element"),
     ],
 )
-def test_orders_that_no_table_may_have(field: SortField, reason: str) -> None:
+def test_a_sort_order_that_does_not_fit_the_schema_is_refused(field: SortField, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         check_sort_order(SortOrder(1, (SortField(1), field)), SCHEMA)

@@ -132,7 +132,7 @@ def steps(update: TableUpdate) -> list[int | str | None]:
 # a new table
 
 
-def test_a_table_as_java_and_pyiceberg_create_one() -> None:
+def test_the_updates_with_which_java_and_pyiceberg_create_a_table_are_applied() -> None:
     update = applied(
         None,
         {"action": "assign-uuid", "uuid": UUID},
@@ -161,7 +161,7 @@ def test_a_table_as_java_and_pyiceberg_create_one() -> None:
     assert update.main_retention is None
 
 
-def test_a_table_as_duckdb_creates_and_alters_one() -> None:
+def test_the_updates_with_which_duckdb_creates_and_alters_a_table_are_applied() -> None:
     """It makes a schema current at the very end, and adds all snapshots before main goes to the last."""
     wider = Schema((NUMBER, TEXT, AT, Field(4, "n", "int")))
     by_n = PartitionField(4, 1000, "n", "identity")
@@ -199,7 +199,7 @@ def test_a_new_table_needs_a_schema_and_nothing_else() -> None:
         applied(None, add_spec(BY_DAY), *set_schema(COLUMNS, 0))
 
 
-def test_the_format_version_of_a_new_table() -> None:
+def test_the_format_version_of_a_new_table_comes_from_update_property_or_default() -> None:
     columns = set_schema(COLUMNS, 0)
     assert applied(None, *columns, format_version=3).format_version == 3
     assert applied(None, *columns, version(2), format_version=3).format_version == 2
@@ -218,7 +218,7 @@ def test_the_format_version_of_a_new_table() -> None:
         applied(None, *columns, {"action": "set-properties", "updates": {"format-version": "two"}})
 
 
-def test_a_field_may_leave_its_id_to_us() -> None:
+def test_a_partition_field_without_an_id_gets_one() -> None:
     spec = {"fields": [{"source-id": 3, "name": "at_day", "transform": "day"}]}
     update = applied(None, *set_schema(COLUMNS, 0), {"action": "add-spec", "spec": spec}, default_spec())
     assert update.specs_added == [PartitionSpec(0, (BY_DAY,))]
@@ -227,7 +227,7 @@ def test_a_field_may_leave_its_id_to_us() -> None:
 # all but snapshots
 
 
-def test_nothing_changes() -> None:
+def test_updates_that_repeat_the_current_state_change_nothing() -> None:
     base = table()
     update = applied(
         base,
@@ -255,7 +255,7 @@ def test_nothing_changes() -> None:
     assert applied(base).changes_nothing
 
 
-def test_properties_are_told_as_what_is_different_at_the_end() -> None:
+def test_property_updates_are_reduced_to_their_net_change() -> None:
     update = applied(
         table(),
         set_properties(a="5", c="3"),
@@ -267,12 +267,12 @@ def test_properties_are_told_as_what_is_different_at_the_end() -> None:
         applied(table(), {"action": "set-properties", "updates": {"format-version": "3"}})
 
 
-def test_the_uuid_of_a_table_stays() -> None:
+def test_the_uuid_of_a_table_cannot_be_changed() -> None:
     with pytest.raises(BadRequest, match="Cannot reassign UUID"):
         applied(table(), {"action": "assign-uuid", "uuid": UUID.replace("0", "1")})
 
 
-def test_format_versions() -> None:
+def test_the_format_version_can_be_upgraded_but_not_downgraded() -> None:
     update = applied(table(), version(3))
     assert (update.format_version, update.upgraded, update.changes_nothing) == (3, True, False)
     with pytest.raises(BadRequest, match="Cannot downgrade v2 table to v1"):
@@ -281,7 +281,7 @@ def test_format_versions() -> None:
         applied(table(), version(4))
 
 
-def test_a_schema_that_the_table_has_keeps_its_number() -> None:
+def test_adding_a_schema_that_the_table_has_already_keeps_its_id() -> None:
     wider = Schema((NUMBER, TEXT, AT, Field(4, "n", "long")))
     base = table(schemas=[schema_json(COLUMNS, 0), schema_json(wider, 5)], last_column_id=4)
     update = applied(base, *set_schema(wider, 6))
@@ -289,7 +289,7 @@ def test_a_schema_that_the_table_has_keeps_its_number() -> None:
     assert applied(base, {"action": "set-current-schema", "schema-id": 5}).schema == wider
 
 
-def test_one_schema_after_another() -> None:
+def test_one_commit_may_set_several_schemas_in_turn() -> None:
     wider, widest = Schema((NUMBER, TEXT, AT, Field(4, "n", "int"))), Schema((NUMBER, TEXT, AT, Field(4, "n", "long")))
     update = applied(table(), *set_schema(wider, 1), *set_schema(widest, 2), add_snapshot(9, 3), set_ref("main", 9))
     assert (update.schemas_added, update.schema) == ([wider, widest], widest)
@@ -310,30 +310,30 @@ def test_one_schema_after_another() -> None:
         (Schema((NUMBER, TEXT, AT, Field(4, "n", "variant"))), "format version 3"),
     ],
 )
-def test_schemas_that_a_table_cannot_have(schema: Schema, says: str) -> None:
+def test_a_schema_that_cannot_follow_the_current_one_is_refused(schema: Schema, says: str) -> None:
     with pytest.raises(BadRequest, match=says):
         applied(table(), *set_schema(schema))
 
 
-def test_a_table_has_columns() -> None:
+def test_a_table_without_columns_is_refused() -> None:
     with pytest.raises(Unsupported, match="without columns"):
         applied(None, *set_schema(Schema(()), 0))
 
 
-def test_an_id_that_a_column_had_is_not_used_again() -> None:
+def test_a_field_id_of_a_dropped_column_is_not_reused() -> None:
     base = table(schemas=[schema_json(Schema((NUMBER, TEXT)), 0)], last_column_id=3)
     with pytest.raises(BadRequest, match="not new"):
         applied(base, *set_schema(Schema((NUMBER, TEXT, Field(3, "other", "int")))))
     assert applied(base, *set_schema(Schema((NUMBER, TEXT, Field(4, "other", "int"))))).schema is not None
 
 
-def test_a_column_that_comes_back_within_one_commit() -> None:
+def test_a_column_dropped_and_restored_in_one_commit_leaves_the_schema_unchanged() -> None:
     update = applied(table(), *set_schema(Schema((NUMBER, TEXT)), 1), *set_schema(COLUMNS, 2))
     assert update.schema is None
     assert update.schemas_added == [Schema((NUMBER, TEXT))]
 
 
-def test_a_replaced_table_may_give_a_column_another_type() -> None:
+def test_replacing_a_table_may_change_the_type_of_a_column() -> None:
     other = Schema((replace(NUMBER, type="string"), TEXT, AT))
     replaced = [remove_ref("main"), *set_schema(other), add_snapshot(9), set_ref("main", 9)]
     update = applied(table(), *replaced)
@@ -343,7 +343,7 @@ def test_a_replaced_table_may_give_a_column_another_type() -> None:
     assert applied(table(**EMPTY), *replaced[1:]).schema == other
 
 
-def test_schemas_removed() -> None:
+def test_remove_schemas_removes_unused_schemas_only() -> None:
     base = table(schemas=[schema_json(COLUMNS, 0), schema_json(Schema((NUMBER, TEXT)), 5)])
     update = applied(base, {"action": "remove-schemas", "schema-ids": [5, 6]})
     assert update.schemas_removed == [5]
@@ -369,12 +369,12 @@ def test_schemas_removed() -> None:
         add_snapshot(3, 2),
     ],
 )
-def test_what_is_not_there_or_cannot_go(json: dict[str, Any]) -> None:
+def test_updates_that_refer_to_missing_or_required_items_are_refused(json: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
         applied(table(), json)
 
 
-def test_specs() -> None:
+def test_add_spec_and_set_default_spec_number_new_specs() -> None:
     base = table()
     update = applied(base, add_spec(BY_DAY, BY_S), default_spec())
     new = PartitionSpec(2, (BY_DAY, BY_S))
@@ -385,7 +385,7 @@ def test_specs() -> None:
     assert applied(base, {"action": "remove-partition-specs", "spec-ids": [1]}).specs_removed == [1]
 
 
-def test_a_spec_that_the_table_has_under_another_number() -> None:
+def test_adding_a_spec_that_the_table_has_already_maps_to_its_id() -> None:
     base = table()
     for chosen in (default_spec(), default_spec(7)):
         update = applied(base, add_spec(replace(BY_DAY, field_id=1000), spec_id=7), chosen)
@@ -393,12 +393,12 @@ def test_a_spec_that_the_table_has_under_another_number() -> None:
         assert update.specs_after(base)[7] == PartitionSpec(1, (BY_DAY,))
 
 
-def test_a_number_that_means_another_spec_is_a_conflict() -> None:
+def test_a_spec_id_that_is_taken_by_another_spec_is_a_conflict() -> None:
     with pytest.raises(CommitFailed, match="Partition spec 1 is another"):
         applied(table(), add_spec(BY_S, spec_id=1))
 
 
-def test_a_number_that_means_another_sort_order_becomes_a_free_one() -> None:
+def test_a_sort_order_id_that_is_taken_is_replaced_by_a_free_one() -> None:
     sorted_by_i = {"order-id": 1, "fields": [add_order()["sort-order"]["fields"][0]]}
     had = table(sort_orders=[{"order-id": 0, "fields": []}, sorted_by_i])
     update = applied(had, add_order(1, source_id=2), default_order())
@@ -417,12 +417,12 @@ def test_a_number_that_means_another_sort_order_becomes_a_free_one() -> None:
         ([default_spec(1), *set_schema(Schema((NUMBER, TEXT)))], "does not exist: 3"),
     ],
 )
-def test_specs_and_orders_must_fit_the_columns(json: list[dict[str, Any]], says: str) -> None:
+def test_specs_and_sort_orders_that_do_not_fit_the_columns_are_refused(json: list[dict[str, Any]], says: str) -> None:
     with pytest.raises(BadRequest, match=says):
         applied(table(), *json)
 
 
-def test_orders() -> None:
+def test_add_sort_order_and_set_default_sort_order_are_applied() -> None:
     update = applied(table(), add_order(), default_order())
     assert (update.orders_added, update.default_order) == ([SortOrder(1, (SortField(1),))], 1)
     sorted_table = table(
@@ -458,7 +458,9 @@ def test_orders() -> None:
         ([add_snapshot(9), set_ref("main", 9)], ["9"]),
     ],
 )
-def test_the_steps_of_main(json: list[dict[str, Any]], expected: list[int | str | None]) -> None:
+def test_main_moves_through_the_snapshots_that_a_commit_adds(
+    json: list[dict[str, Any]], expected: list[int | str | None]
+) -> None:
     assert steps(applied(table(), *json)) == expected
 
 
@@ -485,7 +487,9 @@ def test_the_steps_of_main(json: list[dict[str, Any]], expected: list[int | str 
         ([add_snapshot(9, 3, sequence_number=3)], CommitFailed, "sequence number"),
     ],
 )
-def test_snapshots_that_cannot_be(json: list[dict[str, Any]], error: type[ApiError], says: str) -> None:
+def test_snapshot_updates_that_are_unsupported_or_inconsistent_are_refused(
+    json: list[dict[str, Any]], error: type[ApiError], says: str
+) -> None:
     with pytest.raises(error, match=says):
         applied(table(), *json)
 
@@ -495,7 +499,7 @@ def test_a_tag_cannot_take_the_name_of_a_branch() -> None:
         applied(table(refs={"audit": Ref(1, "branch")}), set_ref("audit", 3, "tag"))
 
 
-def test_row_lineage_of_version_3() -> None:
+def test_a_version_3_snapshot_needs_a_first_row_id_that_fits_the_table() -> None:
     base = table(format_version=3, next_row_id=40)
     good = add_snapshot(9, 3, first_row_id=40, added_rows=2)
     assert steps(applied(base, good, set_ref("main", 9))) == ["9"]
@@ -507,7 +511,7 @@ def test_row_lineage_of_version_3() -> None:
         applied(base, good, add_snapshot(10, 9, first_row_id=41, added_rows=2))
 
 
-def test_how_long_main_is_kept() -> None:
+def test_the_retention_of_main_is_set_by_a_snapshot_ref_update() -> None:
     kept = Ref(-1, "branch", max_snapshot_age_ms=5, min_snapshots_to_keep=2)
     update = applied(table(), set_ref("main", 3, max_snapshot_age_ms=5, min_snapshots_to_keep=2))
     assert (update.main, update.main_retention, update.changes_nothing) == ([], kept, False)
@@ -519,7 +523,7 @@ def test_how_long_main_is_kept() -> None:
 # tags, statistics, expiry
 
 
-def test_tags() -> None:
+def test_tags_are_set_and_removed_by_snapshot_ref_updates() -> None:
     update = applied(
         table(),
         add_snapshot(9, 3),
@@ -534,7 +538,7 @@ def test_tags() -> None:
     assert (update.tags, update.refs_removed) == ({"v1": Ref(2, "tag")}, [])
 
 
-def test_a_snapshot_goes_with_its_tags_and_statistics() -> None:
+def test_removing_a_snapshot_removes_its_tags_and_statistics() -> None:
     file = {"snapshot-id": 1, "statistics-path": "s3://lake/s", "file-size-in-bytes": 1}
     update = applied(
         table(statistics=[file], partition_statistics=[file]),
@@ -552,7 +556,7 @@ def test_the_former_snapshot_of_main_may_be_removed() -> None:
     assert (steps(update), update.snapshots_removed) == (["9"], [3])
 
 
-def test_statistics() -> None:
+def test_statistics_files_are_set_and_removed() -> None:
     file = {"snapshot-id": 3, "statistics-path": "s3://lake/s", "file-size-in-bytes": 1}
     full = {**file, "file-footer-size-in-bytes": 1, "blob-metadata": []}
     given = [
@@ -635,7 +639,7 @@ def commits(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @settings(max_examples=200)
 @given(commits())
-def test_pyiceberg_makes_the_same_of_it(json: list[dict[str, Any]]) -> None:
+def test_updates_have_the_same_result_as_in_pyiceberg(json: list[dict[str, Any]]) -> None:
     base = table()
     expected = theirs(base, json)
     update = applied(base, *json)
@@ -715,7 +719,7 @@ def _places(json: Any) -> list[tuple[Any, Any]]:
 
 @settings(max_examples=300)
 @given(st.data())
-def test_whatever_is_wrong_with_a_commit_is_told_in_our_words(data: st.DataObject) -> None:
+def test_a_malformed_commit_never_raises_an_unexpected_error(data: st.DataObject) -> None:
     json = orjson.loads(orjson.dumps(data.draw(st.lists(st.sampled_from(_SAMPLES), min_size=1, max_size=12))))
     for _ in range(data.draw(st.integers(0, 2))):
         within, key = data.draw(st.sampled_from(_places(json)))

@@ -74,7 +74,7 @@ VALUES = st.recursive(
 
 
 @given(structs(VALUES))
-def test_any_struct_is_read_as_it_was_written(struct: Struct) -> None:
+def test_any_thrift_struct_is_read_back_unchanged(struct: Struct) -> None:
     found = decode(encode(struct))
     assert found == struct
     assert list(found) == list(struct)
@@ -89,7 +89,7 @@ def footer(**how: Any) -> bytes:
 
 
 @pytest.mark.parametrize("how", [{}, {"write_page_index": True, "sorting_columns": [pq.SortingColumn(0)]}])
-def test_a_footer_is_the_same_bytes_when_it_is_written_again(how: dict[str, Any]) -> None:
+def test_a_parquet_footer_is_rewritten_to_the_same_bytes(how: dict[str, Any]) -> None:
     assert encode(decode(footer(**how))) == footer(**how)
 
 
@@ -103,7 +103,7 @@ def test_bytes_that_are_no_struct_raise_nothing_but_value_errors(data: bytes) ->
 
 
 @given(st.data())
-def test_a_footer_that_somebody_spoiled_raises_nothing_but_value_errors(data: st.DataObject) -> None:
+def test_a_damaged_parquet_footer_raises_nothing_but_value_errors(data: st.DataObject) -> None:
     spoiled = bytearray(footer())
     for _ in range(data.draw(st.integers(1, 4))):
         spoiled[data.draw(st.integers(0, len(spoiled) - 1))] = data.draw(st.integers(0, 255))
@@ -113,7 +113,7 @@ def test_a_footer_that_somebody_spoiled_raises_nothing_but_value_errors(data: st
         return
 
 
-def test_what_is_nested_without_end_is_refused() -> None:
+def test_a_thrift_struct_that_is_nested_too_deep_is_refused() -> None:
     # a struct in field 1 of a struct, and a list of one list
     for deep in (bytes([0x1C]) * (MOST_NESTED + 2), bytes([0x19]) + bytes([0x19]) * 10_000):
         with pytest.raises(ValueError, match="nested too deeply"):

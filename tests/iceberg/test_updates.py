@@ -48,7 +48,7 @@ STATISTICS = {
 }
 
 
-def test_what_pyiceberg_sends_is_read() -> None:
+def test_every_update_that_pyiceberg_sends_is_parsed() -> None:
     columns = Schema(
         NestedField(1, "i", IntegerType(), required=False), NestedField(2, "at", TimestampType()), schema_id=3
     )
@@ -120,7 +120,7 @@ def test_what_pyiceberg_sends_is_read() -> None:
     ]
 
 
-def test_ids_that_a_client_leaves_to_us() -> None:
+def test_schemas_and_specs_in_updates_may_omit_their_ids() -> None:
     columns = {"type": "struct", "fields": [{"id": 1, "name": "i", "type": "int", "required": False}]}
     spec = {"fields": [{"source-id": 1, "name": "i", "transform": "identity"}]}
     found = parse(
@@ -132,7 +132,7 @@ def test_ids_that_a_client_leaves_to_us() -> None:
     ]
 
 
-def test_statistics_of_either_form() -> None:
+def test_statistics_updates_are_parsed_in_the_old_and_the_new_form() -> None:
     file = {"snapshot-id": 7, "statistics-path": "s3://lake/p.parquet", "file-size-in-bytes": 3}
     assert parse(
         [
@@ -142,7 +142,7 @@ def test_statistics_of_either_form() -> None:
     ) == [updates.SetStatistics(7, STATISTICS), updates.SetPartitionStatistics(7, file)]
 
 
-def test_the_words_of_older_java_clients() -> None:
+def test_uppercase_ref_types_of_older_java_clients_are_accepted() -> None:
     found = parse([{"action": "set-snapshot-ref", "ref-name": "main", "type": "BRANCH", "snapshot-id": 7}])
     assert found == [updates.SetRef("main", Ref(7, "branch"))]
 
@@ -156,7 +156,7 @@ def test_the_words_of_older_java_clients() -> None:
         {"action": "set-statistics", "statistics": {**STATISTICS, "key-metadata": "aaaa"}},
     ],
 )
-def test_encryption_is_not_supported(json: dict[str, Any]) -> None:
+def test_updates_that_use_encryption_are_refused_as_unsupported(json: dict[str, Any]) -> None:
     with pytest.raises(Unsupported):
         parse([json])
 
@@ -213,12 +213,12 @@ def ref(**changed: Any) -> dict[str, Any]:
         ({"action": "set-partition-statistics", "partition-statistics": {"snapshot-id": 1}}, "statistics-path"),
     ],
 )
-def test_what_is_no_update_is_refused(json: Any, says: str) -> None:
+def test_a_malformed_or_unknown_update_is_refused(json: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse([json])
 
 
-def test_a_commit_is_bounded() -> None:
+def test_a_commit_with_too_many_updates_is_refused() -> None:
     removal = {"action": "remove-snapshot-ref", "ref-name": "v1"}
     assert len(parse([removal] * 10_000)) == 10_000
     with pytest.raises(ValueError, match="10000 updates, not 10001"):

@@ -45,7 +45,7 @@ def whole(ducklake_type: str) -> values.Counted:
 
 @pytest.mark.parametrize("ducklake_type", TYPES)
 @given(data=st.data())
-def test_every_number_that_has_a_text_is_read_back_from_it(ducklake_type: str, data: st.DataObject) -> None:
+def test_numbers_are_read_back_from_their_ducklake_text(ducklake_type: str, data: st.DataObject) -> None:
     codec = whole(ducklake_type)
     value = data.draw(st.integers(codec.low, codec.high) | st.integers(0, 1) | st.sampled_from([codec.low, codec.high]))
     text = codec.write(value)
@@ -54,19 +54,19 @@ def test_every_number_that_has_a_text_is_read_back_from_it(ducklake_type: str, d
 
 @pytest.mark.parametrize("ducklake_type", TYPES)
 @pytest.mark.parametrize("text", ODD)
-def test_odd_texts_are_no_numbers(ducklake_type: str, text: str) -> None:
+def test_malformed_texts_are_not_read_as_numbers(ducklake_type: str, text: str) -> None:
     assert whole(ducklake_type).read(text) is None
 
 
 @pytest.mark.parametrize("ducklake_type", TYPES)
-def test_what_duckdb_cannot_hold_has_no_text(ducklake_type: str) -> None:
+def test_a_number_out_of_the_range_of_its_type_has_no_text(ducklake_type: str) -> None:
     codec = whole(ducklake_type)
     assert codec.write(codec.low - 1) is None
     assert codec.write(codec.high + 1) is None
 
 
 @given(st.text())
-def test_no_text_raises(text: str) -> None:
+def test_no_text_of_a_value_raises_an_error(text: str) -> None:
     for ducklake_type in TYPES:
         whole(ducklake_type).read(text)
     for read in (values.read_float32, values.read_float64, values.read_uuid):
@@ -76,7 +76,7 @@ def test_no_text_raises(text: str) -> None:
 @pytest.mark.parametrize(
     "ducklake_type", ["decimal", "decimal(0,0)", "decimal(39,0)", "decimal(3,4)", "DECIMAL(4,1)", "interval", ""]
 )
-def test_other_types_are_not_whole_numbers(ducklake_type: str) -> None:
+def test_types_that_are_not_whole_numbers_have_no_number_codec(ducklake_type: str) -> None:
     assert values.counted(ducklake_type) is None
 
 
@@ -136,12 +136,14 @@ def test_other_types_are_not_whole_numbers(ducklake_type: str) -> None:
         ("timestamptz", "1970-01-01 00:00:01+99", None),
     ],
 )
-def test_texts_of_numbers(ducklake_type: str, text: str, value: int | None) -> None:
+def test_texts_of_numbers_are_read_only_in_the_form_that_duckdb_writes(
+    ducklake_type: str, text: str, value: int | None
+) -> None:
     assert whole(ducklake_type).read(text) == value
 
 
 @given(st.dates())
-def test_days_are_those_of_the_calendar(day: date) -> None:
+def test_dates_are_read_as_days_since_the_epoch(day: date) -> None:
     assert whole("date").read(day.isoformat()) == (day - date(1970, 1, 1)).days
 
 
@@ -153,20 +155,20 @@ def test_a_double_is_read_back_from_its_text(value: float) -> None:
 
 
 @given(singles)
-def test_a_single_is_read_back_from_its_text(value: float) -> None:
+def test_a_float_is_read_back_from_its_text(value: float) -> None:
     text = values.write_float32(value)
     assert text is not None
     assert values.read_float32(text) == value
 
 
 @pytest.mark.parametrize("text", [*ODD, "1e999", "-1e999", "0x10", "1e", ".5", "5.", "0.10000000000000000555"])
-def test_odd_texts_are_no_floats(text: str) -> None:
+def test_malformed_texts_are_not_read_as_floats(text: str) -> None:
     assert values.read_float32(text) is None
     assert values.read_float64(text) is None
 
 
 @pytest.mark.parametrize("text", ["3.5e+38", "16777217", "0.1234567891", "1.10000001", "1e-46"])
-def test_digits_that_no_single_shows_are_not_rounded(text: str) -> None:
+def test_a_text_that_is_not_exactly_a_float_is_not_rounded_to_one(text: str) -> None:
     assert values.read_float32(text) is None
 
 
@@ -184,17 +186,17 @@ def check_singles(floats: list[float]) -> None:
 
 
 @given(st.lists(singles, min_size=1, max_size=50))
-def test_duckdb_and_we_read_each_others_singles(floats: list[float]) -> None:
+def test_duckdb_and_mergus_read_each_others_float_texts(floats: list[float]) -> None:
     check_singles(floats)
 
 
-def test_duckdb_and_we_read_each_others_singles_around_powers_of_two() -> None:
+def test_duckdb_and_mergus_read_each_others_float_texts_around_powers_of_two() -> None:
     """Below a power of two the neighbours are nearer than above, which is where digits go wrong."""
     bits = [(exponent << 23) + step for exponent in range(1, 255) for step in (-1, 0, 1)]
     check_singles([values.as_float32(struct.pack("<I", one)) for one in bits])
 
 
-def test_duckdb_and_we_read_each_others_powers_of_two_but_for_those_it_shows_wrongly() -> None:
+def test_duckdb_and_mergus_agree_on_double_powers_of_two_except_those_duckdb_misprints() -> None:
     powers = [math.ldexp(1, exponent) for exponent in range(-1074, 1024)]
     shown = duckdb.execute("SELECT list_transform(?::DOUBLE[], lambda x: x::VARCHAR)", [powers]).fetchall()[0][0]
     wrong = {value for value, text in zip(powers, shown, strict=True) if values.read_float64(text) != value}
@@ -217,7 +219,7 @@ def test_decimals_are_shown_as_duckdb_shows_them(unscaled: int, scale: int) -> N
 
 
 @given(st.uuids())
-def test_uuids(value: UUID) -> None:
+def test_uuids_are_read_and_written_in_their_hyphenated_form(value: UUID) -> None:
     assert values.read_uuid(str(value)) == value.bytes
     assert values.write_uuid(value.bytes) == str(value)
     assert values.read_uuid(value.hex) is None
@@ -225,5 +227,5 @@ def test_uuids(value: UUID) -> None:
 
 
 @given(st.binary())
-def test_bytes_are_written_as_digits(value: bytes) -> None:
+def test_blobs_are_written_as_hex_digits(value: bytes) -> None:
     assert bytes.fromhex(values.write_blob(value)) == value

@@ -57,14 +57,14 @@ def sql(text: str, dialect: str, **more: Any) -> Json:
     return {"type": "sql", "sql": text, "dialect": dialect, **more}
 
 
-def test_a_document_comes_back_as_it_was() -> None:
+def test_view_metadata_is_read_back_from_json_unchanged() -> None:
     parsed = parse_view_metadata(view())
     assert parsed.json() == view()
     assert parse_view_metadata(parsed.json()) == parsed
     assert TheirView.model_validate_json(orjson.dumps(parsed.json())).view_uuid == parsed.uuid
 
 
-def test_what_may_be_left_out_may_be_left_out() -> None:
+def test_view_metadata_without_optional_fields_is_parsed() -> None:
     one = version()
     del one["default-catalog"]
     whole = view(versions=[one], location="s3://lake/v/")
@@ -73,13 +73,13 @@ def test_what_may_be_left_out_may_be_left_out() -> None:
     assert (parsed.location, parsed.properties, parsed.current.default_catalog) == ("s3://lake/v", {}, None)
 
 
-def test_a_dialect_is_found_whatever_its_case() -> None:
+def test_a_view_dialect_is_found_in_any_case() -> None:
     found = parse_version(version(representations=[sql("SELECT 1", "Spark"), sql("SELECT 2", "DuckDB")]))
     assert (found.sql("duckdb"), found.sql("spark"), found.sql("trino")) == ("SELECT 2", "SELECT 1", None)
     assert found.dialects == ["spark", "duckdb"]
 
 
-def test_one_dialect_has_one_text() -> None:
+def test_two_queries_for_one_dialect_are_refused() -> None:
     with pytest.raises(IllegalArgument, match="Cannot add multiple queries for dialect trino"):
         parse_version(version(representations=[sql("SELECT 1", "trino"), sql("SELECT 2", "TRINO")]))
 
@@ -103,7 +103,7 @@ def test_one_dialect_has_one_text() -> None:
         ({"properties": {"a": 1}}, "text"),
     ],
 )
-def test_a_document_that_does_not_hold_together_is_refused(parts: Json, reason: str) -> None:
+def test_inconsistent_view_metadata_is_refused_with_the_reason(parts: Json, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse_view_metadata(view(**parts))
 
@@ -128,6 +128,6 @@ def test_a_document_that_does_not_hold_together_is_refused(parts: Json, reason: 
         ({"schema_id": -2}, "from -1"),
     ],
 )
-def test_a_version_that_makes_no_sense_is_refused(parts: Json, reason: str) -> None:
+def test_a_malformed_view_version_is_refused_with_the_reason(parts: Json, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse_version(version(**parts))

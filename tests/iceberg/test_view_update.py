@@ -57,19 +57,19 @@ def test_a_new_view_has_version_1_and_schema_0() -> None:
     assert view.properties == {"a": "1"}
 
 
-def test_a_version_that_is_added_and_made_current() -> None:
+def test_a_view_version_can_be_added_and_made_current() -> None:
     view = after(new(), add("SELECT 2"), TO_LAST)
     assert texts(view) == {1: "SELECT 1", 2: "SELECT 2"}
     assert view.current_version_id == 2
     assert view.log[1:] == (LogEntry(NOW - 5, 2),)
 
 
-def test_one_that_is_added_only_is_not_current() -> None:
+def test_a_view_version_that_is_only_added_is_not_current() -> None:
     view = after(new(), add("SELECT 2"))
     assert (view.current_version_id, list(texts(view)), logged(view)) == (1, [1, 2], [1])
 
 
-def test_numbers_are_given_anew_where_another_was_faster() -> None:
+def test_a_view_version_id_that_a_concurrent_commit_took_is_renumbered() -> None:
     theirs = after(new(), add("SELECT theirs"), TO_LAST)
     ours = after(theirs, add("SELECT ours"), TO_LAST)
     assert texts(ours) == {1: "SELECT 1", 2: "SELECT theirs", 3: "SELECT ours"}
@@ -79,13 +79,13 @@ def test_numbers_are_given_anew_where_another_was_faster() -> None:
     assert named == ours
 
 
-def test_a_number_that_is_free_is_kept() -> None:
+def test_a_view_version_id_that_is_free_is_kept() -> None:
     assert list(texts(after(new(), add("SELECT 2", number=7)))) == [1, 7]
     with pytest.raises(BadRequest, match="2147483647"):
         after(new(), add("SELECT 2", number=2**31 - 1), add("SELECT 3"))
 
 
-def test_the_same_version_is_not_added_again() -> None:
+def test_an_equal_view_version_is_not_added_again() -> None:
     view = after(new(), add("SELECT 2"), TO_LAST)
     again = after(view, add("SELECT 1", number=3), TO_LAST)
     assert texts(again) == texts(view)
@@ -103,12 +103,12 @@ def test_the_same_version_is_not_added_again() -> None:
         {"representations": [sql("SELECT 1", "spark"), sql("SELECT 1", "trino")]},
     ],
 )
-def test_a_version_that_differs_is_another(other: Json) -> None:
+def test_a_view_version_with_any_difference_is_added(other: Json) -> None:
     told = {"action": "add-view-version", "view-version": version(version_id=1, **other)}
     assert len(after(new(), told).versions) == 2
 
 
-def test_nothing_new_changes_nothing() -> None:
+def test_updates_that_repeat_the_state_of_a_view_change_nothing() -> None:
     view = after(new(a="1"), add("SELECT 2"), TO_LAST)
     repeated = [
         {"action": "assign-uuid", "uuid": UUID.upper()},
@@ -123,7 +123,7 @@ def test_nothing_new_changes_nothing() -> None:
     assert after(view, *repeated) == view
 
 
-def test_schemas_are_numbered_by_the_view_and_kept_once() -> None:
+def test_a_view_numbers_its_schemas_and_stores_equal_schemas_once() -> None:
     view = after(new(), add_schema(OTHER), add("SELECT 2", schema_id=-1), TO_LAST)
     assert list(view.schemas) == [0, 1]
     assert view.current.schema_id == 1
@@ -133,7 +133,7 @@ def test_schemas_are_numbered_by_the_view_and_kept_once() -> None:
     assert (list(back.schemas), back.current.schema_id) == ([0, 1], 0)
 
 
-def test_location_and_properties() -> None:
+def test_the_location_and_the_properties_of_a_view_can_be_changed() -> None:
     view = after(
         new(a="1", b="2"),
         {"action": "set-location", "location": "s3://lake/w"},
@@ -144,7 +144,7 @@ def test_location_and_properties() -> None:
     assert view.versions == new().versions
 
 
-def test_ten_versions_are_kept_unless_somebody_says_otherwise() -> None:
+def test_a_view_keeps_ten_versions_unless_a_property_sets_another_number() -> None:
     view = new()
     for number in range(2, 15):
         view = after(view, add(f"SELECT {number}", number), TO_LAST)
@@ -153,7 +153,7 @@ def test_ten_versions_are_kept_unless_somebody_says_otherwise() -> None:
     assert (list(texts(fewer)), logged(fewer)) == ([12, 13, 14], [12, 13, 14])
 
 
-def test_the_current_version_is_kept_and_the_log_has_no_gap() -> None:
+def test_version_expiry_keeps_the_current_view_version_and_a_log_without_gaps() -> None:
     view = new(**{"version.history.num-entries": "2"})
     view = after(view, add("SELECT 2"), TO_LAST)
     back = after(view, {"action": "set-current-view-version", "view-version-id": 1})
@@ -162,14 +162,14 @@ def test_the_current_version_is_kept_and_the_log_has_no_gap() -> None:
     assert (list(texts(more)), more.current_version_id, logged(more)) == ([1, 3], 1, [1])
 
 
-def test_all_that_one_request_adds_is_kept() -> None:
+def test_all_view_versions_that_one_request_adds_are_kept() -> None:
     view = new(**{"version.history.num-entries": "1"})
     several = after(view, add("SELECT 2", 2), add("SELECT 3", 3), TO_LAST)
     assert list(texts(several)) == [2, 3]
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "ten", "", "1.5", "٣", "9" * 40])
-def test_a_history_of_no_size_is_refused(size: str) -> None:
+def test_an_invalid_view_history_size_is_refused(size: str) -> None:
     wanted = {"version.history.num-entries": size}
     with pytest.raises(BadRequest, match=r"version\.history\.num-entries"):
         new(**wanted)
@@ -177,7 +177,7 @@ def test_a_history_of_no_size_is_refused(size: str) -> None:
         after(new(), {"action": "set-properties", "updates": wanted})
 
 
-def test_a_dialect_is_lost_only_if_that_is_allowed() -> None:
+def test_a_view_replacement_that_loses_a_dialect_is_refused_unless_allowed() -> None:
     replaced = [add("SELECT 2", dialect="trino"), TO_LAST]
     with pytest.raises(BadRequest, match="loss of view dialects"):
         after(new(), *replaced)
@@ -197,7 +197,7 @@ def test_a_dialect_is_lost_only_if_that_is_allowed() -> None:
         ([add("SELECT 2", schema_id=-1)], "no schema has been added"),
     ],
 )
-def test_what_cannot_be_is_refused(updates: Sequence[Json], reason: str) -> None:
+def test_view_updates_that_cannot_be_applied_are_refused_with_the_reason(updates: Sequence[Json], reason: str) -> None:
     with pytest.raises(BadRequest, match=reason):
         after(new(), *updates)
 
@@ -216,12 +216,12 @@ def test_what_cannot_be_is_refused(updates: Sequence[Json], reason: str) -> None
         "drop",
     ],
 )
-def test_what_is_no_update_of_a_view_is_refused(update: Any) -> None:
+def test_a_malformed_or_unknown_view_update_is_refused(update: Any) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_updates([update])
 
 
-def test_the_uuid_can_be_required() -> None:
+def test_assert_view_uuid_fails_the_commit_if_the_uuid_differs() -> None:
     check(parse_requirements([{"type": "assert-view-uuid", "uuid": UUID}]), new())
     other = parse_requirements([{"type": "assert-view-uuid", "uuid": UUID}])
     with pytest.raises(CommitFailed, match="view UUID does not match"):
@@ -232,6 +232,6 @@ def test_the_uuid_can_be_required() -> None:
     "requirement",
     [{"type": "assert-create"}, {"type": "assert-view-uuid"}, {"type": "assert-view-uuid", "uuid": "x"}, {}],
 )
-def test_what_is_no_requirement_on_a_view_is_refused(requirement: Json) -> None:
+def test_a_malformed_or_unknown_view_requirement_is_refused(requirement: Json) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_requirements([requirement])

@@ -22,7 +22,7 @@ def settings_of_mergus_spark(server: Server) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("source", ["README", "GUIDE", "scripts/serve", "mergus spark --settings"])
-def test_a_session_that_asks_all_the_time_sees_every_duckdb_commit(
+def test_a_spark_session_with_printed_settings_sees_every_duckdb_commit_at_once(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, source: str
 ) -> None:
     match source:

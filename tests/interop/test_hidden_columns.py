@@ -81,7 +81,7 @@ def test_a_table_is_shown_without_its_columns_of_unsupported_types(served: Serve
     assert "mergus.unsupported-columns" not in story.load()["properties"]
 
 
-def test_hidden_partition_and_sort_columns_leave_what_iceberg_can_express(served: Served) -> None:
+def test_partitioning_and_sorting_are_shown_without_hidden_columns(served: Served) -> None:
     story = served.story("hidden_keys", tables=())
     story.run("CREATE TABLE t(i INTEGER, u UINTEGER, s VARCHAR)")
     set_properties(story.lake, "hidden_keys", HIDE)
@@ -122,7 +122,7 @@ def test_a_hidden_column_appears_once_it_has_a_type_that_iceberg_has(served: Ser
     assert served.warm.with_spark("uncovered", "t").values("i") == [1, 2, 3, 4, 5]
 
 
-def test_values_in_files_from_before_the_change_of_type_are_refused_rather_than_misread(served: Served) -> None:
+def test_a_retyped_hidden_column_is_refused_while_old_files_would_be_misread(served: Served) -> None:
     story = served.story("uncovered_files", tables=())
     story.run("CREATE TABLE t(i INTEGER, u UINTEGER)", "INSERT INTO t SELECT range, 4294967295 FROM range(20)")
     set_properties(story.lake, "uncovered_files", HIDE)
@@ -133,7 +133,7 @@ def test_values_in_files_from_before_the_change_of_type_are_refused_rather_than_
     assert "int32/uint32" in answer.json()["error"]["message"]
 
 
-def test_the_table_is_refused_again_without_the_property(served: Served) -> None:
+def test_a_table_with_unsupported_columns_is_refused_once_the_hide_property_is_removed(served: Served) -> None:
     story = served.story("unhidden", tables=())
     story.run("CREATE TABLE t(i INTEGER, u UINTEGER)", "INSERT INTO t VALUES (1, 1)")
     set_properties(story.lake, "unhidden", HIDE)
@@ -143,7 +143,7 @@ def test_the_table_is_refused_again_without_the_property(served: Served) -> None
     assert error_of(answer) == (406, "UnsupportedOperationException")
 
 
-def test_a_table_of_hidden_columns_alone_is_refused(served: Served) -> None:
+def test_a_table_with_only_hidden_columns_is_refused(served: Served) -> None:
     story = served.story("all_hidden", tables=())
     story.run("CREATE TABLE t(u UINTEGER)")
     set_properties(story.lake, "all_hidden", HIDE)
@@ -196,7 +196,7 @@ def test_clients_append_and_delete_rows_and_keep_hidden_values(written: Story) -
     assert in_duckdb(written, "SELECT max(u), count(u) FROM {t}") == [(4000000019, 19)]
 
 
-def test_commits_that_rewrite_rows_are_refused(written: Story) -> None:
+def test_commits_that_rewrite_rows_of_a_table_with_hidden_columns_are_refused(written: Story) -> None:
     client = raw(written)
     for operation, changes in {
         "overwrite": {"remove": client.paths()[:1], "add": [client.data_file(rows(1))]},
@@ -233,7 +233,7 @@ def test_spark_deletes_and_appends_but_does_not_update(written: Story) -> None:
     ]
 
 
-def test_no_client_takes_the_name_of_a_hidden_column(written: Story) -> None:
+def test_a_column_with_the_name_of_a_hidden_column_is_refused(written: Story) -> None:
     clients = written.served.warm
     name = f"{clients.spark}.{written.schema}.t"
     for change in ("ADD COLUMN u BIGINT", "ADD COLUMN U BIGINT", "RENAME COLUMN s TO u"):
@@ -254,7 +254,7 @@ def test_no_client_takes_the_name_of_a_hidden_column(written: Story) -> None:
     assert answer.status_code == 400, answer.text
 
 
-def test_appends_need_a_hidden_column_that_may_be_left_out(served: Served) -> None:
+def test_appends_are_refused_if_a_hidden_column_is_required_or_its_defaults_differ(served: Served) -> None:
     story = served.story("needed", tables=())
     for kind in ("UINTEGER NOT NULL", "UINTEGER DEFAULT 7"):
         story.run(f"CREATE OR REPLACE TABLE t(i INTEGER, u {kind}, s VARCHAR)")
@@ -295,7 +295,7 @@ def test_rollback_restores_hidden_values(made: Story) -> None:
     assert loads.load(client.server, "t", made.schema)["current-snapshot-id"] == before
 
 
-def test_pyiceberg_appends(written: Story) -> None:
+def test_pyiceberg_appends_to_a_table_with_hidden_columns_but_cannot_overwrite(written: Story) -> None:
     if written.served.format_version == 2:
         table = written.served.warm.table(written.schema, "t")
         table.append(pa.table({"i": pa.array([70], pa.int32()), "s": ["p"]}))

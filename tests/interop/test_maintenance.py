@@ -33,7 +33,7 @@ def compact(story: Story, **body: Any) -> Step:
     return step
 
 
-def test_after_each_step_of_a_compaction(served: Served) -> None:
+def test_all_engines_read_the_same_rows_after_each_step_of_a_compaction(served: Served) -> None:
     story = served.story("kept")
     small = ("INSERT INTO t VALUES (1000, 'in')", "DELETE FROM t WHERE i = 3", "UPDATE t SET s = 'y' WHERE i = 30")
     story.run(CREATE, BIG, BIG, *small, compact(story, steps=["flush"]), BIG)
@@ -44,7 +44,7 @@ def test_after_each_step_of_a_compaction(served: Served) -> None:
     assert "replace" in found.operations
 
 
-def test_snapshots_expire_and_those_that_are_left_are_as_they_were(served: Served) -> None:
+def test_remaining_snapshots_are_unchanged_after_an_expiry(served: Served) -> None:
     story = served.story("expired")
     story.run(CREATE, BIG, "DELETE FROM t WHERE i = 3", BIG, "UPDATE t SET s = 'y' WHERE i = 30", compact(story), BIG)
     before = story.agree()
@@ -73,7 +73,7 @@ def settle(served: Served) -> None:
     assert served.lake.sql("SELECT error FROM job WHERE state = 'failed'") == []
 
 
-def test_sparks_calls_do_what_they_promise_and_harm_nobody(served: Served) -> None:
+def test_sparks_maintenance_procedures_work_and_harm_no_other_table(served: Served) -> None:
     """With default settings: nothing is said of `gc.enabled`."""
     story = served.story("sparks", tables=("t", "other"))
     story.run(
@@ -111,7 +111,7 @@ def test_sparks_calls_do_what_they_promise_and_harm_nobody(served: Served) -> No
     story.agree("other")
 
 
-def test_spark_refuses_where_a_table_says_so(served: Served) -> None:
+def test_sparks_maintenance_procedures_are_refused_if_gc_is_disabled(served: Served) -> None:
     served.story("kept_files").run(CREATE, BIG)
     spark, catalog = sparks.session(), served.warm.spark
     spark.sql(f"ALTER TABLE {catalog}.kept_files.t SET TBLPROPERTIES ('gc.enabled' = 'false')")

@@ -7,7 +7,9 @@ from tests.support.lakes import schemas
 from tests.support.servers import Server
 
 
-def test_both_extensions_see_each_others_schemas(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_duckdbs_iceberg_and_ducklake_extensions_see_each_others_schemas(
+    server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     client = session.with_extensions("httpfs", "avro", "iceberg")
     client.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{server.uri}', AUTHORIZATION_TYPE 'none')")
     db.execute("CREATE SCHEMA by_ducklake")

@@ -19,7 +19,9 @@ def catalog(server: Server) -> RestCatalog:
     return RestCatalog("lake", uri=server.uri, warehouse="lake")
 
 
-def test_create_is_seen_by_duckdb(catalog: RestCatalog, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_namespace_created_by_pyiceberg_is_a_schema_in_duckdb(
+    catalog: RestCatalog, db: duckdb.DuckDBPyConnection
+) -> None:
     catalog.create_namespace("py_made", {"owner": "py"})
     assert "py_made" in schemas(db)
     assert ("py_made",) in catalog.list_namespaces()
@@ -29,7 +31,9 @@ def test_create_is_seen_by_duckdb(catalog: RestCatalog, db: duckdb.DuckDBPyConne
     catalog.create_namespace_if_not_exists("py_made")
 
 
-def test_what_duckdb_makes_is_seen(catalog: RestCatalog, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_schema_created_or_dropped_by_duckdb_is_seen_by_pyiceberg(
+    catalog: RestCatalog, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA duck_made")
     assert catalog.namespace_exists("duck_made")
     assert ("duck_made",) in catalog.list_namespaces()
@@ -39,7 +43,7 @@ def test_what_duckdb_makes_is_seen(catalog: RestCatalog, db: duckdb.DuckDBPyConn
         catalog.load_namespace_properties("duck_made")
 
 
-def test_properties(catalog: RestCatalog) -> None:
+def test_pyiceberg_sets_and_removes_namespace_properties(catalog: RestCatalog) -> None:
     catalog.create_namespace("py_props", {"a": "1", "b": "2"})
     summary = catalog.update_namespace_properties("py_props", removals={"a", "zz"}, updates={"c": "3"})
     assert (summary.removed, summary.updated, summary.missing) == (["a"], ["c"], ["zz"])
@@ -47,7 +51,9 @@ def test_properties(catalog: RestCatalog) -> None:
     assert (kept.get("a"), kept["b"], kept["c"]) == (None, "2", "3")
 
 
-def test_drop_is_seen_by_duckdb(catalog: RestCatalog, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_namespace_dropped_by_pyiceberg_is_gone_in_duckdb(
+    catalog: RestCatalog, db: duckdb.DuckDBPyConnection
+) -> None:
     catalog.create_namespace("py_drop")
     db.execute("CREATE TABLE py_drop.t(i INTEGER)")
     with pytest.raises(NamespaceNotEmptyError):
@@ -59,7 +65,7 @@ def test_drop_is_seen_by_duckdb(catalog: RestCatalog, db: duckdb.DuckDBPyConnect
         catalog.drop_namespace("py_drop")
 
 
-def test_levels(catalog: RestCatalog, db: duckdb.DuckDBPyConnection) -> None:
+def test_pyiceberg_creates_and_lists_nested_namespaces(catalog: RestCatalog, db: duckdb.DuckDBPyConnection) -> None:
     catalog.create_namespace(("py", "deep"))
     catalog.create_namespace(("py", "deep", "er"))
     assert {"py.deep", "py.deep.er"} <= schemas(db)
@@ -69,7 +75,9 @@ def test_levels(catalog: RestCatalog, db: duckdb.DuckDBPyConnection) -> None:
 
 
 @pytest.mark.parametrize("name", ["with space", "plus+sign", "a/b", "ünï", "per%cent", "q'uote", 'd"quote'])
-def test_awkward_names(name: str, catalog: RestCatalog, db: duckdb.DuckDBPyConnection) -> None:
+def test_pyiceberg_and_duckdb_use_namespaces_with_special_characters(
+    name: str, catalog: RestCatalog, db: duckdb.DuckDBPyConnection
+) -> None:
     catalog.create_namespace((name,))
     assert name in schemas(db)
     assert catalog.namespace_exists((name,))
@@ -79,14 +87,14 @@ def test_awkward_names(name: str, catalog: RestCatalog, db: duckdb.DuckDBPyConne
     assert name not in schemas(db)
 
 
-def test_a_refused_name(catalog: RestCatalog, lake: TestLake) -> None:
+def test_a_namespace_name_with_a_dot_is_refused_without_a_snapshot(catalog: RestCatalog, lake: TestLake) -> None:
     before = lake.snapshots()
     with pytest.raises(BadRequestError):
         catalog.create_namespace(("dotted.level",))
     assert lake.snapshots() == before
 
 
-def test_paging_through_all(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_pyiceberg_lists_all_namespaces_page_by_page(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("BEGIN")
     for i in range(60):
         db.execute(f'CREATE SCHEMA "paged.p{i:02}"')
@@ -100,7 +108,7 @@ def test_an_unknown_warehouse_is_refused(server: Server) -> None:
         RestCatalog("lake", uri=server.uri, warehouse="nowhere")
 
 
-def test_tables_that_duckdb_made_are_listed(catalog: RestCatalog, db: duckdb.DuckDBPyConnection) -> None:
+def test_pyiceberg_lists_tables_created_by_duckdb(catalog: RestCatalog, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA tabled; CREATE TABLE tabled.one(i INTEGER); CREATE TABLE tabled.two(i INTEGER)")
     assert catalog.list_tables("tabled") == [("tabled", "one"), ("tabled", "two")]
     assert catalog.table_exists("tabled.one")

@@ -48,7 +48,9 @@ def test_spark_describes_and_alters_a_namespace(spark: SparkSession, lake_name: 
     assert "(more,yes)" in rows["Properties"]
 
 
-def test_spark_walks_through_levels(spark: SparkSession, lake_name: str, db: duckdb.DuckDBPyConnection) -> None:
+def test_spark_creates_and_lists_nested_namespaces(
+    spark: SparkSession, lake_name: str, db: duckdb.DuckDBPyConnection
+) -> None:
     spark.sql(f"CREATE NAMESPACE {lake_name}.one")
     spark.sql(f"CREATE NAMESPACE {lake_name}.one.two")
     spark.sql(f"CREATE NAMESPACE {lake_name}.one.two.`with space/slash`")
@@ -59,7 +61,9 @@ def test_spark_walks_through_levels(spark: SparkSession, lake_name: str, db: duc
     assert "one.two.with space/slash" not in schemas(db)
 
 
-def test_spark_is_told_why(spark: SparkSession, lake_name: str, db: duckdb.DuckDBPyConnection) -> None:
+def test_spark_reports_the_reason_of_a_refused_namespace_statement(
+    spark: SparkSession, lake_name: str, db: duckdb.DuckDBPyConnection
+) -> None:
     spark.sql(f"CREATE NAMESPACE {lake_name}.told")
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {lake_name}.told")
     with pytest.raises(AnalysisException, match="SCHEMA_ALREADY_EXISTS"):

@@ -27,7 +27,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("column", DEFAULTS)
-def test_h14_filters_find_rows_of_files_that_lack_the_column(served: Served, column: str) -> None:
+def test_h14_filters_find_rows_by_the_initial_default_of_a_column_missing_in_their_file(
+    served: Served, column: str
+) -> None:
     kind, default, larger = DEFAULTS[column]
     story = served.story(f"filters_{column}", inlining=0).run(
         "CREATE TABLE t(id INTEGER)",
@@ -59,7 +61,7 @@ def test_h14_filters_find_rows_of_files_that_lack_the_column(served: Served, col
         assert sorted(scan.to_arrow().column("id").to_pylist()) == wanted, ("pyiceberg", condition)
 
 
-def test_h14_initial_and_write_default_are_two(served: Served) -> None:
+def test_h14_old_rows_read_the_initial_default_and_new_rows_the_write_default(served: Served) -> None:
     story = served.story("two").run(
         "CREATE TABLE t(id INTEGER)",
         "INSERT INTO t SELECT range FROM range(20)",
@@ -74,7 +76,7 @@ def test_h14_initial_and_write_default_are_two(served: Served) -> None:
     assert found.metadata["format-version"] == 3
 
 
-def test_columns_with_defaults_come_and_go(served: Served) -> None:
+def test_tables_whose_columns_with_defaults_are_added_and_dropped_are_read_alike(served: Served) -> None:
     story = served.story("come_and_go", inlining=0).run(
         "CREATE TABLE t(id INTEGER, p INTEGER)",
         "ALTER TABLE t SET PARTITIONED BY (p)",

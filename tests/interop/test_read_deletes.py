@@ -10,19 +10,19 @@ def delete_files(story: Story) -> list[tuple[object, ...]]:
     return story.lake.sql(query, story.table_id())
 
 
-def test_h5_delete_files_of_ducklakes_are_read_though_their_field_ids_are_others(served: Served) -> None:
+def test_h5_ducklake_delete_files_are_read_although_their_field_ids_differ_from_icebergs(served: Served) -> None:
     story = served.story("h5", inlining=0).run(CREATE, BIG, "DELETE FROM t WHERE i < 5")
     assert [row[2] for row in delete_files(story)] == ["parquet"]
     assert story.agree().counts == [40, 35]
 
 
-def test_h6_a_cumulative_delete_file_counts_as_far_as_the_snapshot_goes(served: Served) -> None:
+def test_h6_a_cumulative_delete_file_applies_only_the_deletes_up_to_the_snapshot_read(served: Served) -> None:
     story = served.story("h6", inlining=0).run(CREATE, BIG, "DELETE FROM t WHERE i = 3", "DELETE FROM t WHERE i = 4")
     assert len(delete_files(story)) == 1
     assert story.agree().counts == [40, 39, 38]
 
 
-def test_h7_a_delete_file_that_was_replaced_and_cleaned_up_is_missed_by_nobody(served: Served) -> None:
+def test_h7_readers_do_not_need_a_delete_file_that_was_replaced_and_cleaned_up(served: Served) -> None:
     story = served.story("h7", inlining=0).run(CREATE, BIG, "DELETE FROM t WHERE i = 3")
     held = served.warm.pyiceberg.load_table(("h7", "t"))
     story.run("DELETE FROM t WHERE i = 4", CLEANUP)
@@ -56,7 +56,7 @@ def test_h11_a_row_that_two_sources_delete_is_deleted_once_and_its_neighbours_st
     assert found.counts == [40, 39, 25]
 
 
-def test_h12_two_delete_files_on_one_data_file_are_taken_together(served: Served) -> None:
+def test_h12_two_delete_files_of_one_data_file_are_both_applied(served: Served) -> None:
     """DuckDB itself shows rows twice between the two once a flush has followed the rewrite (duckdb/ducklake#1406)."""
     story = served.story("h12").run(CREATE, BIG, "DELETE FROM t WHERE i < 15", "DELETE FROM t WHERE i = 20", REWRITE)
     truth = {at: story.oracle(at=at) for at in story.changed_by()[0]}
@@ -66,7 +66,7 @@ def test_h12_two_delete_files_on_one_data_file_are_taken_together(served: Served
     assert found.counts[:4] == [40, 25, 24, 24]
 
 
-def test_several_deletes_in_one_transaction(served: Served) -> None:
+def test_several_deletes_of_one_transaction_are_read_by_all_engines(served: Served) -> None:
     transaction = "BEGIN; DELETE FROM t WHERE i = {}; DELETE FROM t WHERE i < {}; DELETE FROM t WHERE i = {}; COMMIT"
     for schema, inlining in (("several_inlined", None), ("several", 0)):
         story = served.story(schema, inlining=inlining).run(CREATE, BIG, transaction.format(30, 3, 31))
@@ -74,7 +74,7 @@ def test_several_deletes_in_one_transaction(served: Served) -> None:
         assert story.agree().counts == [40, 35, 16]
 
 
-def test_rows_that_come_and_go_in_one_transaction(served: Served) -> None:
+def test_rows_inserted_and_deleted_in_one_transaction_are_read_alike_by_all_engines(served: Served) -> None:
     story = served.story("come_and_go").run(
         CREATE,
         f"BEGIN; {BIG}; DELETE FROM t WHERE i < 12; COMMIT",
@@ -85,7 +85,7 @@ def test_rows_that_come_and_go_in_one_transaction(served: Served) -> None:
     assert story.agree().now.values() == [(7, "last")]
 
 
-def test_updates_of_rows_in_files(served: Served) -> None:
+def test_updates_of_rows_in_files_are_read_by_all_engines(served: Served) -> None:
     story = served.story("updates").run(
         *(CREATE, BIG, "UPDATE t SET s = 'few' WHERE i < 3", "UPDATE t SET s = 'many' WHERE i < 20"),
         *("UPDATE t SET i = i + 100 WHERE i = 1", "UPDATE t SET s = 'all'", FLUSH),
@@ -95,7 +95,7 @@ def test_updates_of_rows_in_files(served: Served) -> None:
     assert set(found.now.values("s")) == {"all"}
 
 
-def test_all_rows_of_one_file_of_several(served: Served) -> None:
+def test_deletes_of_all_rows_of_one_file_are_read_by_all_engines(served: Served) -> None:
     story = served.story("one_of_several", inlining=0).run(
         *(CREATE, BIG, "INSERT INTO t SELECT range + 100, 'y' FROM range(40)", "DELETE FROM t WHERE i = 105"),
         *("DELETE FROM t WHERE i >= 100", "DELETE FROM t WHERE i < 39", "DELETE FROM t"),
@@ -103,7 +103,7 @@ def test_all_rows_of_one_file_of_several(served: Served) -> None:
     assert story.agree().counts == [40, 80, 79, 40, 1, 0]
 
 
-def test_deletion_vectors_of_ducklakes(served: Served) -> None:
+def test_ducklake_deletion_vectors_are_read_by_all_engines(served: Served) -> None:
     """One for each file: DuckDB loses the history of one that it replaces (duckdb/ducklake#1072)."""
     story = served.story("vectors").run(CREATE)
     option = "CALL lake.set_option('write_deletion_vectors', true, schema => 'vectors', table_name => 't')"
@@ -117,7 +117,7 @@ def test_deletion_vectors_of_ducklakes(served: Served) -> None:
     assert story.agree().counts == [40, 80, 65, 64, 45, 46]
 
 
-def test_a_deletion_vector_that_replaces_another_changes_the_past_for_all_alike(served: Served) -> None:
+def test_a_replaced_deletion_vector_brings_back_old_rows_in_all_engines_as_in_duckdb(served: Served) -> None:
     """DuckDB's older versions get the rows back that the vector before had deleted, and so do ours: those of a server
     that has shown them without, and of one that is asked for the first time."""
     story = served.story("vectors_replaced").run(CREATE)
@@ -133,7 +133,7 @@ def test_a_deletion_vector_that_replaces_another_changes_the_past_for_all_alike(
     assert story.agree().counts[:6] == [40, 80, 80, 80, 120, 90]
 
 
-def test_deletes_after_merges_rewrites_and_flushes(served: Served) -> None:
+def test_deletes_after_merges_rewrites_and_flushes_are_read_by_all_engines(served: Served) -> None:
     story = served.story("after_all").run(CREATE)
     for n in range(3):
         story.run(f"INSERT INTO t SELECT range + {n * 100}, 'x' FROM range(20)")

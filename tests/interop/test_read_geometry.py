@@ -7,7 +7,9 @@ from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
 
-def test_geometries_are_read_as_written(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_duckdbs_iceberg_extension_reads_geometries_as_written(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA places; CREATE TABLE places.t(i INTEGER, g GEOMETRY)")
     db.execute("INSERT INTO places.t SELECT range, ('POINT(' || range || ' 2)')::GEOMETRY FROM range(20)")
     db.execute("INSERT INTO places.t VALUES (20, NULL)")

@@ -21,7 +21,7 @@ def expire(*versions: int) -> str:
     return f"CALL ducklake_expire_snapshots('lake', versions => [{', '.join(map(str, versions))}])"
 
 
-def test_h8_a_merged_file_shows_at_each_snapshot_what_was_there_by_then(served: Served) -> None:
+def test_h8_a_merged_file_shows_at_each_snapshot_only_the_rows_of_that_time(served: Served) -> None:
     story = served.story("h8", inlining=0).run(CREATE, five(0), five(100), five(200), MERGE)
     assert story.lake.sql("SELECT count(*) FROM ducklake_data_file WHERE table_id = %s", story.table_id()) == [(1,)]
     found = story.agree()
@@ -29,13 +29,13 @@ def test_h8_a_merged_file_shows_at_each_snapshot_what_was_there_by_then(served: 
     assert found.now.columns == (("i", "int"), ("s", "text"))
 
 
-def test_files_that_were_merged_are_cleaned_up_and_no_chain_dangles(served: Served) -> None:
+def test_every_snapshot_is_readable_after_merged_files_are_cleaned_up(served: Served) -> None:
     story = served.story("merged").run(CREATE, BIG, BIG, "DELETE FROM t WHERE i = 3", BIG, BIG, MERGE, CLEANUP)
     story.run("INSERT INTO t VALUES (1, 'in')", "DELETE FROM t WHERE i = 4", FLUSH, BIG, MERGE, CLEANUP)
     assert story.agree().counts[:6] == [40, 80, 78, 118, 158, 158]
 
 
-def test_a_rewrite_of_files_with_deletes(served: Served) -> None:
+def test_every_snapshot_is_readable_after_files_with_deletes_are_rewritten(served: Served) -> None:
     story = served.story("rewritten").run(
         *(CREATE, BIG, BIG, "DELETE FROM t WHERE i < 15", "DELETE FROM t WHERE i = 20", REWRITE, CLEANUP),
         *("DELETE FROM t WHERE i = 21", REWRITE, MERGE, CLEANUP, "UPDATE t SET s = 'y' WHERE i = 30"),
@@ -58,7 +58,7 @@ def test_h22_a_table_that_was_dropped_and_made_again_shows_only_files_of_its_own
     assert len(paths) == 1
 
 
-def test_a_dropped_table_is_gone_and_create_or_replace_is_a_new_one(served: Served) -> None:
+def test_a_dropped_table_is_not_found_and_a_replaced_one_is_a_new_table(served: Served) -> None:
     story = served.story("replaced").run(CREATE, BIG)
     story.run("CREATE OR REPLACE TABLE t AS SELECT range AS j FROM range(12)", "INSERT INTO t VALUES (100)")
     assert story.agree().counts == [12, 13]
@@ -89,7 +89,7 @@ def test_a_transaction_over_two_tables_is_one_snapshot_of_both(served: Served) -
     assert (t.counts, u.counts) == ([40, 21, 20], [1, 21, 21])
 
 
-def test_tables_made_from_queries(served: Served) -> None:
+def test_tables_made_with_create_table_as_are_read_by_all_engines(served: Served) -> None:
     story = served.story("ctas", tables=()).run(
         "CREATE TABLE t AS SELECT range::INTEGER AS i, 'r' || range AS s FROM range(30)",
         "CREATE TABLE u AS SELECT * FROM t WHERE i < 3",
@@ -122,7 +122,7 @@ def test_h24_a_snapshot_that_expires_disappears_and_its_neighbours_stay(served: 
         assert answer is None
 
 
-def test_the_snapshots_of_a_whole_past_expire(served: Served) -> None:
+def test_the_current_rows_are_read_after_all_older_snapshots_expired(served: Served) -> None:
     story = served.story("past").run(CREATE, BIG, "DELETE FROM t WHERE i < 15", "INSERT INTO t VALUES (1, 'a')", FLUSH)
     story.run("DELETE FROM t WHERE i = 20", "INSERT INTO t VALUES (2, 'b')", "CREATE TABLE other(i INTEGER)")
     story.run("CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 HOUR)", CLEANUP)
@@ -134,7 +134,7 @@ def test_the_snapshots_of_a_whole_past_expire(served: Served) -> None:
     assert story.agree().now.rows.total() == 26
 
 
-def test_snapshots_expire_between_a_merge_and_what_it_merged(served: Served) -> None:
+def test_the_remaining_snapshots_are_readable_after_a_merge_snapshot_expired(served: Served) -> None:
     story = served.story("between", inlining=0).run(CREATE, five(0), five(10), five(20), MERGE, five(30))
     first, second, *_, merge, last = story.changed_by()[0]
     story.run(expire(second, merge), CLEANUP)
@@ -155,7 +155,7 @@ def test_a_renamed_table_keeps_its_history_and_identity(served: Served) -> None:
     assert server.http.get(f"{server.path('renamed')}/tables/t").status_code == 404
 
 
-def test_files_that_were_made_elsewhere(served: Served) -> None:
+def test_files_added_by_name_are_read_by_all_engines(served: Served) -> None:
     """Without field ids, in another order of columns, added by name."""
     story = served.story("added").run(CREATE, BIG)
     made = story.lake.settings.data_path
@@ -174,7 +174,7 @@ def test_files_that_were_made_elsewhere(served: Served) -> None:
     assert found.now.rows[(7, "from7")] == 1
 
 
-def test_a_server_that_starts_when_all_is_over_shows_the_same(served: Served, tmp_path: Path) -> None:
+def test_a_newly_started_server_shows_the_same_history(served: Served, tmp_path: Path) -> None:
     story = served.story("over").run(CREATE, BIG, "DELETE FROM t WHERE i < 15", "INSERT INTO t VALUES (1, 'a')", FLUSH)
     story.run(BIG, MERGE, CLEANUP, "UPDATE t SET s = 'b' WHERE i = 1", REWRITE)
     found = story.agree()
@@ -186,7 +186,7 @@ def test_a_server_that_starts_when_all_is_over_shows_the_same(served: Served, tm
             assert clients.with_pyiceberg("over", "t", at) == wanted
 
 
-def test_a_long_history_of_everything(served: Served) -> None:
+def test_every_snapshot_of_a_long_mixed_history_is_read_alike_by_all_engines(served: Served) -> None:
     """Held against what DuckDB showed at the time: a flush after a rewrite spoils its own memory (H12)."""
     story = served.story("long").run(CREATE)
     truth: dict[int, Answer] = {}
@@ -249,13 +249,13 @@ def unseen(*statements: str) -> Callable[[duckdb.DuckDBPyConnection], None]:
     return step
 
 
-def test_h24_a_flush_that_nobody_saw_and_that_expired_is_not_forgotten(served: Served) -> None:
+def test_h24_rows_of_a_flush_whose_snapshot_expired_before_any_load_are_shown(served: Served) -> None:
     story = served.story("gone_flush").run(CREATE, "INSERT INTO t VALUES (1, 'a')", "INSERT INTO t VALUES (2, 'b')")
     story.run(unseen(FLUSH.replace("{schema}", "gone_flush"), "INSERT INTO t VALUES (3, 'c')"))
     assert story.agree().now.values("i") == [1, 2, 3]
 
 
-def test_h24_a_merge_that_nobody_saw_and_that_expired_is_not_forgotten(served: Served) -> None:
+def test_h24_rows_of_a_merge_whose_snapshot_expired_before_any_load_are_shown(served: Served) -> None:
     story = served.story("gone_merge", inlining=0).run(CREATE, BIG, BIG)
     story.run(unseen(MERGE.replace("{schema}", "gone_merge"), BIG), CLEANUP)
     assert story.agree().counts == [40, 80, 120]

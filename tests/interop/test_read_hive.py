@@ -54,7 +54,7 @@ def filters_agree(story: Story, filters: dict[str, str]) -> None:
             assert sorted(found["i"].to_pylist(), key=repr) == wanted, f"DuckDB: {sql}"
 
 
-def test_a_table_without_partitions_shows_values_in_paths(served: Served) -> None:
+def test_an_unpartitioned_table_shows_column_values_from_hive_paths(served: Served) -> None:
     """Under a spec for such files only: new files are not partitioned."""
     story = served.story("hive_plain").run("CREATE TABLE t(i INTEGER, p INTEGER, q VARCHAR)")
     story.run("INSERT INTO t SELECT range, range % 3, 'own' FROM range(100, 120)")
@@ -90,7 +90,7 @@ def test_a_table_without_partitions_shows_values_in_paths(served: Served) -> Non
     assert story.agree(without=before).counts == [20, 96, 97]
 
 
-def test_an_identity_partitioned_table_shows_them_under_its_own_spec(served: Served) -> None:
+def test_an_identity_partitioned_table_shows_hive_path_values_under_its_own_spec(served: Served) -> None:
     story = served.story("hive_identity").run(
         "CREATE TABLE t(i INTEGER, p INTEGER, q VARCHAR)",
         "ALTER TABLE t SET PARTITIONED BY (p, q)",
@@ -105,7 +105,7 @@ def test_an_identity_partitioned_table_shows_them_under_its_own_spec(served: Ser
     filters_agree(story, {"p = 1": "p = 1", "q = 'x=y'": "q = 'x=y'", "q is null": "q IS NULL"})
 
 
-def test_types_of_values_in_paths(served: Served) -> None:
+def test_hive_path_values_of_many_types_are_read_by_all_engines(served: Served) -> None:
     story = served.story("hive_types").run(
         "CREATE TABLE t(i INTEGER, b BOOLEAN, d DATE, m DECIMAL(6, 2), ts TIMESTAMP, l BIGINT, s SMALLINT)"
     )
@@ -125,7 +125,7 @@ def test_types_of_values_in_paths(served: Served) -> None:
 
 
 @pytest.mark.parametrize("kind", ["DOUBLE", "UUID"])
-def test_a_type_that_is_no_certain_partition_value_is_refused_with_what_to_do(served: Served, kind: str) -> None:
+def test_a_hive_path_value_of_type_double_or_uuid_is_refused_with_a_remedy(served: Served, kind: str) -> None:
     story = served.story(f"hive_{kind.lower()}").run(f"CREATE TABLE t(i INTEGER, p {kind})")
     text = {"DOUBLE": "0.1", "UUID": "f79c3e09-677c-4bbd-a479-3f349cb785e7"}[kind]
     place = add(story, f"p={text}", NUMBERS)
@@ -133,7 +133,7 @@ def test_a_type_that_is_no_certain_partition_value_is_refused_with_what_to_do(se
     assert "INSERT INTO ... SELECT" in refusal(story)
 
 
-def test_a_value_that_duckdb_reads_otherwise_after_a_change_of_type_is_refused(served: Served) -> None:
+def test_a_hive_path_value_that_a_retype_changes_in_duckdb_is_refused(served: Served) -> None:
     story = served.story("hive_retyped").run("CREATE TABLE t(i INTEGER, p DECIMAL(6, 2))")
     add(story, "p=1.555", NUMBERS)
     assert len(story.agree().now.values()) == 20
@@ -141,7 +141,7 @@ def test_a_value_that_duckdb_reads_otherwise_after_a_change_of_type_is_refused(s
     assert "which DuckDB reads as another type" in refusal(story)
 
 
-def test_snapshots_from_before_the_column_was_dropped_are_left_out(served: Served) -> None:
+def test_snapshots_from_before_a_hive_path_column_was_dropped_are_left_out(served: Served) -> None:
     story = served.story("hive_dropped").run("CREATE TABLE t(i INTEGER, p INTEGER)")
     add(story, "p=1", NUMBERS)
     story.run("INSERT INTO t VALUES (100, 5)", "ALTER TABLE t DROP COLUMN p", "INSERT INTO t VALUES (200)")
@@ -150,7 +150,7 @@ def test_snapshots_from_before_the_column_was_dropped_are_left_out(served: Serve
     assert found.counts == [21, 22]
 
 
-def test_iceberg_clients_delete_from_and_rewrite_such_files(served: Served) -> None:
+def test_iceberg_clients_delete_from_and_rewrite_files_with_hive_path_values(served: Served) -> None:
     story = served.story("hive_written").run("CREATE TABLE t(i INTEGER, p INTEGER)")
     add(story, "p=1", NUMBERS)
     add(story, f"p={NULL}", NUMBERS)
@@ -169,7 +169,7 @@ def test_iceberg_clients_delete_from_and_rewrite_such_files(served: Served) -> N
 
 
 @pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
-def test_spark_merges_into_such_files(served: Served, mode: str) -> None:
+def test_spark_merges_into_a_table_with_hive_path_values(served: Served, mode: str) -> None:
     """Rows of theirs are changed, moved to another value of the column, deleted and added."""
     schema = f"hive_merged_{mode[0]}"
     story = served.story(schema).run("CREATE TABLE t(i INTEGER, p INTEGER, s VARCHAR)")

@@ -11,7 +11,7 @@ def test_h1_inlined_rows_are_seen_while_there_is_no_data_file(served: Served) ->
     assert story.agree().now.values() == [(1, "a")]
 
 
-def test_h2_inlined_rows_that_are_updated_and_deleted_are_seen_once_and_then_no_more(served: Served) -> None:
+def test_h2_updated_inlined_rows_are_read_once_and_deleted_ones_are_not_read(served: Served) -> None:
     story = served.story("h2").run(CREATE, "INSERT INTO t VALUES (1, 'a')", "UPDATE t SET s = 'b'", "DELETE FROM t")
     found = story.agree()
     assert [a.values() for a in found.at.values()] == [[(1, "a")], [(1, "b")], []]
@@ -24,7 +24,7 @@ def test_h3_an_inlined_delete_is_a_position_of_its_file_and_no_row_id(served: Se
     assert 3 not in found.now.values("i")
 
 
-def test_h4_rows_of_two_inlined_versions_are_one_table(served: Served) -> None:
+def test_h4_inlined_rows_of_two_schema_versions_are_read_as_one_table(served: Served) -> None:
     story = served.story("h4").run(
         CREATE,
         "INSERT INTO t VALUES (1, 'a')",
@@ -35,14 +35,14 @@ def test_h4_rows_of_two_inlined_versions_are_one_table(served: Served) -> None:
     assert story.agree().now.values() == [(1, "a", 7), (2, "b", 7), (3, "c", None)]
 
 
-def test_h9_a_flush_rewrites_history_and_nobody_notices(served: Served) -> None:
+def test_h9_every_snapshot_reads_the_same_rows_after_a_flush(served: Served) -> None:
     story = served.story("h9").run(CREATE, "INSERT INTO t VALUES (1, 'a')", "UPDATE t SET s = 'b'", FLUSH)
     found = story.agree()
     assert [a.values() for a in found.at.values()] == [[(1, "a")], [(1, "b")], [(1, "b")]]
     assert found.operations[-1] == "replace"
 
 
-def test_many_small_commits_between_files_and_flushes(served: Served) -> None:
+def test_many_small_commits_between_files_and_flushes_are_read_alike_by_all_engines(served: Served) -> None:
     """More than eight, so that files of inlined rows are merged on the way."""
     story = served.story("many").run(CREATE)
     for n in range(11):
@@ -53,7 +53,7 @@ def test_many_small_commits_between_files_and_flushes(served: Served) -> None:
     assert found.counts == [*range(1, 12), 9, 9, 49, 49, 50, 48, 48]
 
 
-def test_inlined_deletes_on_files_are_flushed_into_delete_files(served: Served) -> None:
+def test_inlined_deletes_are_read_alike_before_and_after_their_flush(served: Served) -> None:
     story = served.story("flushed_deletes").run(
         *(CREATE, BIG, "DELETE FROM t WHERE i = 3", "DELETE FROM t WHERE i IN (4, 5)", FLUSH),
         *("DELETE FROM t WHERE i = 6", "DELETE FROM t WHERE i < 20", "DELETE FROM t WHERE i = 30", FLUSH, CLEANUP),
@@ -61,7 +61,7 @@ def test_inlined_deletes_on_files_are_flushed_into_delete_files(served: Served) 
     assert story.agree().counts == [40, 39, 37, 37, 36, 20, 19, 19]
 
 
-def test_inlined_rows_beside_files_of_an_older_shape_and_a_flush_after_it(served: Served) -> None:
+def test_inlined_rows_beside_files_of_older_schemas_are_read_alike_before_and_after_a_flush(served: Served) -> None:
     story = served.story("shapes").run(
         *(CREATE, "INSERT INTO t VALUES (1, 'a')", BIG, "ALTER TABLE t ADD COLUMN n BIGINT"),
         *("INSERT INTO t VALUES (2, 'b', 5)", "ALTER TABLE t DROP COLUMN s", "INSERT INTO t VALUES (3, 6)"),
@@ -72,7 +72,7 @@ def test_inlined_rows_beside_files_of_an_older_shape_and_a_flush_after_it(served
     assert found.now.values().count((1, 9)) == 2
 
 
-def test_rows_that_are_inlined_and_flushed_again_and_again_and_merged(served: Served) -> None:
+def test_rows_inlined_flushed_and_merged_repeatedly_are_read_alike_by_all_engines(served: Served) -> None:
     story = served.story("again").run(CREATE)
     for n in range(3):
         story.run(f"INSERT INTO t VALUES ({n}, 'a'), ({n + 10}, 'b')", f"UPDATE t SET s = 'u{n}' WHERE i = {n}", FLUSH)
@@ -80,7 +80,7 @@ def test_rows_that_are_inlined_and_flushed_again_and_again_and_merged(served: Se
     assert story.agree().now.values("i") == [0, 10, 11, 12, 2]
 
 
-def test_more_rows_than_one_insert_inlines_and_a_table_that_was_emptied_and_filled(served: Served) -> None:
+def test_inserts_above_the_inlining_limit_and_truncations_are_read_alike_by_all_engines(served: Served) -> None:
     story = served.story("emptied").run(
         *(CREATE, "INSERT INTO t SELECT range, 'in' FROM range(10)"),
         *("INSERT INTO t SELECT range, 'out' FROM range(11)", "DELETE FROM t", "INSERT INTO t VALUES (1, NULL)"),

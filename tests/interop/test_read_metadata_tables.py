@@ -32,7 +32,7 @@ def shown(served: Served, table: str, what: str = "*", where: str = "true") -> l
     return found.to_pylist()
 
 
-def test_snapshots_history_and_refs(served: Served, told: Story) -> None:
+def test_spark_shows_snapshots_history_and_refs(served: Served, told: Story) -> None:
     own = told.changed_by()[0]
     snapshots = shown(served, "snapshots", "snapshot_id, parent_id, operation, summary")
     assert [(s["snapshot_id"], s["parent_id"]) for s in snapshots] == list(zip(own, [None, *own], strict=False))
@@ -44,7 +44,7 @@ def test_snapshots_history_and_refs(served: Served, told: Story) -> None:
     ]
 
 
-def test_files_are_those_of_ducklake_and_ours(served: Served, told: Story) -> None:
+def test_spark_shows_the_files_of_ducklake_and_of_mergus(served: Served, told: Story) -> None:
     rows = told.lake.sql(
         "SELECT record_count, file_size_bytes FROM ducklake_data_file WHERE table_id = %s AND end_snapshot IS NULL",
         told.table_id(),
@@ -66,7 +66,7 @@ def test_files_are_those_of_ducklake_and_ours(served: Served, told: Story) -> No
     assert sum(f["record_count"] * (1 if f["content"] == 0 else -1) for f in files) == told.oracle().rows.total()
 
 
-def test_manifests_and_entries_and_partitions(served: Served, told: Story) -> None:
+def test_spark_shows_manifests_entries_and_partitions(served: Served, told: Story) -> None:
     manifests = shown(served, "manifests")
     assert sum(m["added_data_files_count"] + m["existing_data_files_count"] for m in manifests if not m["content"]) == 3
     entries = shown(served, "entries", "status, snapshot_id, sequence_number, data_file.content AS content")
@@ -78,13 +78,13 @@ def test_manifests_and_entries_and_partitions(served: Served, told: Story) -> No
     assert (partitions["y"]["record_count"], partitions["y"]["file_count"]) == (40, 1)
 
 
-def test_position_deletes(served: Served, told: Story) -> None:
+def test_spark_shows_position_deletes(served: Served, told: Story) -> None:
     deletes = shown(served, "position_deletes", "pos, file_path")
     assert sorted(d["pos"] for d in deletes if "/told/t/" in d["file_path"]) == list(range(15))
     assert len(deletes) == 16
 
 
-def test_every_other_metadata_table_can_be_read(served: Served, told: Story) -> None:
+def test_spark_reads_every_other_metadata_table(served: Served, told: Story) -> None:
     for table in (
         "all_data_files",
         "all_delete_files",
@@ -105,7 +105,7 @@ def test_summaries_count_as_iceberg_does(served: Served, told: Story) -> None:
     assert summaries[2]["added-position-deletes"] == "15"
 
 
-def test_row_lineage_is_ducklakes_own(served: Served) -> None:
+def test_spark_shows_the_row_ids_of_ducklake_as_row_lineage(served: Served) -> None:
     """The id of a row and the snapshot that last wrote it, of inlined rows and in files of every kind."""
     story = served.story("lineage").run("CREATE TABLE t(i INTEGER, s VARCHAR)")
     if served.format_version < 3:

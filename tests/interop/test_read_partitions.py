@@ -54,7 +54,7 @@ def found_by(
     return wanted.values()
 
 
-def test_h16_calendar_parts_that_are_no_ordinals_lose_no_row(served: Served) -> None:
+def test_h16_filters_lose_no_row_of_tables_partitioned_by_month_without_year(served: Served) -> None:
     story = served.story("h16").run("CREATE TABLE t(i INTEGER, d DATE)", "ALTER TABLE t SET PARTITIONED BY (month(d))")
     story.run("INSERT INTO t SELECT range, if(range % 2 = 0, DATE '1969-12-31', DATE '2019-12-05') FROM range(20)")
     assert story.lake.sql("SELECT count(*) FROM ducklake_data_file WHERE table_id = %s", story.table_id()) == [(1,)]
@@ -63,7 +63,7 @@ def test_h16_calendar_parts_that_are_no_ordinals_lose_no_row(served: Served) -> 
     assert len(found_by(served, story, "d < DATE '1970-01-01'", iceberg="d < '1970-01-01'")) == 10
 
 
-def test_calendar_parts_that_are_one_ordinal_together_prune(served: Served) -> None:
+def test_filters_prune_files_partitioned_by_year_month_and_day(served: Served) -> None:
     story = served.story("days").run("CREATE TABLE t(i INTEGER, ts TIMESTAMP)")
     story.run("ALTER TABLE t SET PARTITIONED BY (year(ts), month(ts), day(ts))")
     story.run("INSERT INTO t SELECT range, TIMESTAMP '1969-12-30 12:00:00' + INTERVAL (range // 4) DAY FROM range(20)")
@@ -119,7 +119,7 @@ def test_h18_buckets_of_types_that_hash_otherwise_lose_no_row(
     assert len(found_by(served, story, f"x = {value}", iceberg=f"x = {iceberg or value}", with_spark=with_spark)) == 12
 
 
-def test_h19_specs_come_and_go_and_files_of_all_of_them_are_read(served: Served) -> None:
+def test_h19_files_of_all_former_partition_specs_are_read(served: Served) -> None:
     story = served.story("h19").run(
         *("CREATE TABLE t(i INTEGER, s VARCHAR)", BIG, "ALTER TABLE t SET PARTITIONED BY (s)"),
         *("INSERT INTO t SELECT range, 'p' || range % 3 FROM range(30)", "INSERT INTO t VALUES (1, 'p1'), (2, NULL)"),
@@ -149,7 +149,7 @@ def test_the_spec_without_partitions_stays_listed_when_a_table_is_partitioned(se
     assert found.metadata["default-spec-id"] == by_column["spec-id"]
 
 
-def test_a_partition_column_that_was_dropped_or_renamed(served: Served) -> None:
+def test_a_table_whose_partition_column_was_dropped_or_renamed_is_read_by_all_engines(served: Served) -> None:
     story = served.story("dropped_source").run(
         *("CREATE TABLE t(i INTEGER, s VARCHAR, d DATE)", "ALTER TABLE t SET PARTITIONED BY (s, year(d))"),
         "INSERT INTO t SELECT range, 'p' || range % 2, DATE '2020-06-01' + range::INTEGER * 100 FROM range(12)",
@@ -162,7 +162,7 @@ def test_a_partition_column_that_was_dropped_or_renamed(served: Served) -> None:
 
 
 @pytest.mark.parametrize("kind", ["INTEGER", "BOOLEAN", "DATE", "TIMESTAMP", "DECIMAL(9, 2)", "DOUBLE", "UUID", "BLOB"])
-def test_identity_partitions_of_many_types(served: Served, kind: str) -> None:
+def test_identity_partitions_of_many_types_are_read_by_all_engines(served: Served, kind: str) -> None:
     values = {
         "INTEGER": ["-5", "7"],
         "BOOLEAN": ["true", "false"],
@@ -181,7 +181,7 @@ def test_identity_partitions_of_many_types(served: Served, kind: str) -> None:
     assert story.agree().counts == [24, 26, 25]
 
 
-def test_partitions_and_bounds_prune(served: Served) -> None:
+def test_filters_prune_files_by_partitions_and_bounds(served: Served) -> None:
     story = served.story("pruned").run("CREATE TABLE t(i INTEGER, s VARCHAR)", "ALTER TABLE t SET PARTITIONED BY (s)")
     for n in range(3):
         story.run(f"INSERT INTO t SELECT range + {n * 100}, CASE WHEN range < 12 THEN 'a' ELSE 'b' END FROM range(24)")

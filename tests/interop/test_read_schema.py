@@ -14,7 +14,7 @@ def fields(metadata: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {f["name"]: f for f in current["fields"]}
 
 
-def test_h13_a_column_that_is_dropped_and_added_again_is_another_one(served: Served) -> None:
+def test_h13_a_column_dropped_and_added_again_does_not_show_old_values(served: Served) -> None:
     story = served.story("h13").run(
         *(CREATE, BIG, "INSERT INTO t VALUES (100, 'in')", "ALTER TABLE t DROP COLUMN s"),
         *("ALTER TABLE t ADD COLUMN s INTEGER", "INSERT INTO t VALUES (101, 5)"),
@@ -41,7 +41,7 @@ def test_h13_a_renamed_column_keeps_its_values_and_two_may_swap_names(served: Se
     assert [name for name, _ in found.now.columns] == ["b", "a"]
 
 
-def test_h14_rows_from_before_a_column_have_the_default_that_it_came_with(served: Served) -> None:
+def test_h14_rows_older_than_a_column_read_its_initial_default(served: Served) -> None:
     story = served.story("h14").run(
         *(CREATE, BIG, "INSERT INTO t VALUES (100, 'in')", "ALTER TABLE t ADD COLUMN n INTEGER DEFAULT 7"),
         *("ALTER TABLE t ALTER n SET DEFAULT 9", "INSERT INTO t(i, s) VALUES (101, 'nine')"),
@@ -54,7 +54,7 @@ def test_h14_rows_from_before_a_column_have_the_default_that_it_came_with(served
     assert fields(found.metadata)["n"]["write-default"] == 9
 
 
-def test_h14_defaults_of_many_types(served: Served) -> None:
+def test_h14_initial_defaults_of_many_types_are_read_by_all_engines(served: Served) -> None:
     story = served.story("h14_types").run(CREATE, BIG, "INSERT INTO t VALUES (1, 'in')")
     for name, kind, default in (
         *(("a", "BIGINT", "9000000000"), ("b", "VARCHAR", "'it''s'"), ("c", "DOUBLE", "1.5"), ("d", "FLOAT", "0.1")),
@@ -95,7 +95,7 @@ def test_h15_a_nested_field_that_was_added_is_optional(served: Served) -> None:
     assert [(f["name"], f["required"]) for f in struct["fields"]] == [("aa", False), ("x", False)]
 
 
-def test_columns_that_are_required(served: Served) -> None:
+def test_required_columns_are_shown_and_become_optional_with_drop_not_null(served: Served) -> None:
     story = served.story("required").run(
         *("CREATE TABLE t(i INTEGER NOT NULL, s VARCHAR)", "INSERT INTO t VALUES (1, 'a')"),
         *("INSERT INTO t SELECT range, NULL FROM range(12)", "ALTER TABLE t ALTER i DROP NOT NULL"),
@@ -105,7 +105,7 @@ def test_columns_that_are_required(served: Served) -> None:
     assert [s["fields"][0]["required"] for s in found.metadata["schemas"]] == [True, False]
 
 
-def test_types_that_are_widened_as_iceberg_allows_it(served: Served) -> None:
+def test_columns_promoted_as_iceberg_allows_are_read_by_all_engines(served: Served) -> None:
     story = served.story("widened").run(
         "CREATE TABLE t(i INTEGER, f FLOAT, d DECIMAL(6, 2), small TINYINT)",
         "INSERT INTO t SELECT range, range / 3, range, range FROM range(12)",
@@ -129,7 +129,7 @@ def test_a_filter_finds_rows_of_files_from_before_a_column_was_widened(served: S
         assert ask(f"SELECT * FROM {clients}.widened_filter.t WHERE i > 35").num_rows == 8
 
 
-def test_types_that_are_changed_as_no_reader_could_follow_are_refused_until_old_files_are_gone(
+def test_a_retype_that_iceberg_does_not_allow_is_refused_until_old_files_are_gone(
     served: Served,
 ) -> None:
     story = served.story("retyped", tables=()).run(CREATE, BIG, "ALTER TABLE t ALTER i TYPE DOUBLE")
@@ -146,7 +146,7 @@ def test_types_that_are_changed_as_no_reader_could_follow_are_refused_until_old_
     assert list(found.at) == [first, third, fourth]
 
 
-def test_changes_that_are_no_snapshots_are_seen_at_once(served: Served) -> None:
+def test_schema_changes_without_a_snapshot_are_visible_at_once(served: Served) -> None:
     story = served.story("at_once").run(CREATE, BIG)
     assert story.agree().now.columns == (("i", "int"), ("s", "text"))
     story.run("ALTER TABLE t ADD COLUMN n BIGINT")
@@ -159,7 +159,7 @@ def test_changes_that_are_no_snapshots_are_seen_at_once(served: Served) -> None:
     assert len(found.at) == 1
 
 
-def test_changes_of_schema_and_data_in_one_transaction(served: Served) -> None:
+def test_schema_and_data_changes_of_one_transaction_are_read_by_all_engines(served: Served) -> None:
     story = served.story("one_transaction").run(
         f"BEGIN; {CREATE}; {BIG}; ALTER TABLE t ADD COLUMN n INTEGER DEFAULT 3; COMMIT",
         "BEGIN; INSERT INTO t VALUES (1, 'a', 2); ALTER TABLE t RENAME COLUMN n TO m; COMMIT",
@@ -169,7 +169,7 @@ def test_changes_of_schema_and_data_in_one_transaction(served: Served) -> None:
     assert story.agree().now.rows.total() == 25
 
 
-def test_files_of_several_shapes_are_merged_and_rewritten(served: Served) -> None:
+def test_merged_and_rewritten_files_of_several_schemas_are_read_by_all_engines(served: Served) -> None:
     story = served.story("merged_shapes").run(
         *(CREATE, BIG, BIG, "ALTER TABLE t ADD COLUMN n INTEGER DEFAULT 7"),
         *("INSERT INTO t SELECT range, 'y', range FROM range(20)", "INSERT INTO t SELECT range, 'z', 1 FROM range(20)"),
@@ -180,7 +180,7 @@ def test_files_of_several_shapes_are_merged_and_rewritten(served: Served) -> Non
     assert set(found.now.values("s")) == {None}
 
 
-def test_comments_are_docs(served: Served) -> None:
+def test_comments_of_tables_and_columns_are_shown_as_property_and_doc(served: Served) -> None:
     story = served.story("comments").run(
         *(CREATE, "INSERT INTO t VALUES (1, 'a')", "COMMENT ON TABLE t IS 'what it is'"),
         *("COMMENT ON COLUMN t.i IS 'a number'", "COMMENT ON COLUMN t.s IS 'a text'", "COMMENT ON COLUMN t.s IS NULL"),
@@ -192,7 +192,7 @@ def test_comments_are_docs(served: Served) -> None:
     assert "comment" not in story.load()["properties"]
 
 
-def test_names_that_need_quotes(served: Served) -> None:
+def test_columns_whose_names_need_quotes_are_read_by_all_engines(served: Served) -> None:
     story = served.story("quotes").run(
         """CREATE TABLE t("with space" INTEGER, "do.t" VARCHAR, "ünï" DOUBLE, "q""uote" INTEGER)""",
         "INSERT INTO t VALUES (1, 'a', 2, 3)",
@@ -203,7 +203,7 @@ def test_names_that_need_quotes(served: Served) -> None:
     assert story.agree().counts == [1, 13, 12, 12]
 
 
-def test_names_that_are_icebergs_own(served: Served) -> None:
+def test_columns_named_like_iceberg_metadata_columns_are_read_by_pyiceberg_and_duckdb(served: Served) -> None:
     """Spark refuses them: `Table column names conflict with names reserved for Iceberg metadata columns`."""
     story = served.story("own_names").run(
         *('CREATE TABLE t(i INTEGER, "_row_id" INTEGER, "_file" VARCHAR)', "INSERT INTO t VALUES (1, 2, 'a')"),

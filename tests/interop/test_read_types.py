@@ -74,13 +74,13 @@ def both_ways(types: dict[str, list[str]], *, inlined: bool = True) -> list[str]
     return [*statements, FLUSH, f"INSERT INTO t VALUES {rows(types)[1]}"] if inlined else statements
 
 
-def test_plain_types(served: Served) -> None:
+def test_primitive_types_are_read_by_all_engines(served: Served) -> None:
     found = served.story("plain").run(*both_ways(VALUES)).agree()
     kinds = [kind for _, kind in found.now.columns]
     assert kinds[:5] == ["bool", "int", "int", "int", "long"]
 
 
-def test_small_unsigned_numbers(served: Served) -> None:
+def test_small_unsigned_integers_are_read_by_pyiceberg_and_duckdb_but_not_by_spark(served: Served) -> None:
     """Spark (Iceberg 1.11) does not take them from a file with a dictionary, which DuckDB writes when values repeat,
     nor when it reads by rows: `Unsupported logical type: UINT_8`."""
     types = {"UTINYINT": ["0", "255"], "USMALLINT": ["0", "65535"]}
@@ -90,25 +90,25 @@ def test_small_unsigned_numbers(served: Served) -> None:
         served.warm.with_spark("unsigned", "t")
 
 
-def test_nested_types(served: Served) -> None:
+def test_nested_types_are_read_alike_inlined_and_in_files(served: Served) -> None:
     served.story("nested").run(*both_ways(NESTED)).agree()
     served.story("nested_in_lists").run(*both_ways(NESTED_IN_LISTS)).agree(readers=ALL - {"pyiceberg"})
     served.story("nested_in_files").run(*both_ways(NESTED_IN_FILES, inlined=False)).agree()
 
 
-def test_the_time_of_day(served: Served) -> None:
+def test_times_of_day_are_read_by_pyiceberg_and_duckdb(served: Served) -> None:
     types = {"TIME": ["'00:00:00'", "'23:59:59.999999'"]}
     served.story("time").run(*both_ways(types)).agree(readers=NOT_SPARK)
 
 
-def test_nanoseconds_make_a_table_of_version_3(served: Served) -> None:
+def test_a_nanosecond_timestamp_column_makes_a_table_format_version_3(served: Served) -> None:
     types = {"TIMESTAMP_NS": ["'1969-12-31 23:59:59.999999999'", "'2020-01-01 00:00:00.000000001'"]}
     found = served.story("nanoseconds").run(*both_ways(types)).agree(readers=NOT_SPARK)
     assert found.metadata["format-version"] == 3
     assert found.now.columns == (("c0", "timestamp_ns"),)
 
 
-def test_infinite_times_and_times_before_christ(served: Served) -> None:
+def test_infinite_timestamps_and_timestamps_bc_are_read_by_all_engines(served: Served) -> None:
     types = {
         "DATE": ["'infinity'", "'-infinity'", "'0044-03-15 (BC)'"],
         "TIMESTAMP": ["'infinity'", "'-infinity'", "'0044-03-15 (BC) 01:02:03'"],
@@ -117,7 +117,7 @@ def test_infinite_times_and_times_before_christ(served: Served) -> None:
     served.story("infinite").run(*both_ways(types)).agree()
 
 
-def test_variants_where_readers_know_them(served: Served) -> None:
+def test_variants_are_read_by_engines_that_support_them(served: Served) -> None:
     story = served.story("variants").run("CREATE TABLE t(i INTEGER, v VARIANT)")
     story.run("INSERT INTO t SELECT range, {'a': range} FROM range(12)", "INSERT INTO t VALUES (100, NULL)")
     assert story.load()["format-version"] == 3
@@ -129,7 +129,7 @@ def test_variants_where_readers_know_them(served: Served) -> None:
     assert readers.answer(served.warm.ask_spark(query)).values() == sorted([(i, i) for i in range(12)], key=repr)
 
 
-def test_h20_filters_lose_no_row_whatever_statistics_say(served: Served) -> None:
+def test_h20_filters_lose_no_row_for_any_form_of_statistics(served: Served) -> None:
     """Texts of statistics differ between files and inlined rows, and some are no bounds at all.
 
     Nobody is asked whether a NaN is more than a number: to PyIceberg it is not, to DuckDB it is.

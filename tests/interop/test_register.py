@@ -75,7 +75,7 @@ def row_ids(db: duckdb.DuckDBPyConnection, table: str) -> list[int]:
     return sorted(row[0] for row in db.execute(f"SELECT rowid FROM {table}").fetchall())
 
 
-def test_a_table_of_pyiceberg_is_shared_from_then_on(
+def test_duckdb_and_pyiceberg_read_and_write_a_registered_pyiceberg_table(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, foreign: Elsewhere, schema: str
 ) -> None:
     """Partitioned, with columns that came, went, got another name and type, and rows that were deleted. What was before
@@ -178,7 +178,7 @@ def test_a_table_of_pyiceberg_is_shared_from_then_on(
 
 
 @pytest.mark.parametrize("version", [2, 3], ids=["v2", "v3"])
-def test_deletes_are_about_older_files_alone(
+def test_deletes_of_a_registered_table_apply_to_older_files_only(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str, version: int
 ) -> None:
     raw = raw_table(lake, server, place(lake), FIELDS, version)
@@ -219,7 +219,7 @@ def test_deletes_are_about_older_files_alone(
     assert_readable(lake, server, db, "t", schema)
 
 
-def test_files_without_field_ids_are_known_by_names(
+def test_files_without_field_ids_are_registered_only_with_a_name_mapping(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     raw = raw_table(lake, server, place(lake), FIELDS)
@@ -237,7 +237,7 @@ def test_files_without_field_ids_are_known_by_names(
     assert_readable(lake, server, db, "t", schema)
 
 
-def test_expiry_does_not_take_files_that_a_table_was_registered_with_again(
+def test_an_expiry_keeps_files_that_a_table_registered_again_uses(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     """A file belongs to rows of two tables of DuckLake's, and one of them was dropped."""
@@ -333,7 +333,7 @@ def test_files_from_before_the_table_had_buckets_lose_no_rows(
     assert_readable(lake, server, db, "t", schema)
 
 
-def test_columns_that_are_gone_do_not_come_back(
+def test_field_ids_of_columns_dropped_before_a_registration_are_not_reused(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     """Files still have them, under ids that a new column must not get: neither by DuckDB nor by Iceberg."""
@@ -355,7 +355,7 @@ def test_columns_that_are_gone_do_not_come_back(
     assert_readable(lake, server, db, "t", schema)
 
 
-def test_values_that_rows_from_before_a_column_have_are_kept(
+def test_initial_defaults_of_a_registered_table_are_kept(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     raw = raw_table(lake, server, place(lake), FIELDS, 3)
@@ -374,7 +374,7 @@ def test_values_that_rows_from_before_a_column_have_are_kept(
     assert loads.rows(read.to_arrow()) == [(1, 7), (2, 7), (3, 9), (4, 8)]
 
 
-def test_tables_that_another_lake_has_shown_are_registered_here(
+def test_a_table_served_by_another_lake_can_be_registered(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str, tmp_path: Path
 ) -> None:
     """Its metadata is like anybody's: rows that are inlined there are in files, and merged files have ids in them."""

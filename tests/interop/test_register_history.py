@@ -91,7 +91,7 @@ def row_ids(db: duckdb.DuckDBPyConnection, schema: str, summaries: list[dict[str
 
 
 @pytest.mark.parametrize("version", [2, 3], ids=["v2", "v3"])
-def test_every_snapshot_is_read_as_it_was(
+def test_every_snapshot_of_a_registered_table_is_read_as_before(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str, version: int
 ) -> None:
     """Files come and go, rows of one are deleted again and again, until it is empty; another is written anew."""
@@ -172,7 +172,7 @@ def test_every_snapshot_is_read_as_it_was(
     assert_readable(lake, server, db, "t", schema)
 
 
-def test_rows_that_are_deleted_by_value_go_with_the_snapshot_that_deletes_them(
+def test_equality_deletes_of_a_registered_table_apply_from_their_own_snapshot_on(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     raw = raw_table(lake, server, place(lake), FIELDS)
@@ -199,7 +199,7 @@ def test_rows_that_are_deleted_by_value_go_with_the_snapshot_that_deletes_them(
 
 
 @pytest.mark.parametrize("version", ["1", "2"], ids=["v1", "v2"])
-def test_pyicebergs_own_history_stays(
+def test_the_history_of_a_registered_pyiceberg_table_is_kept(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str, version: str
 ) -> None:
     columns = Schema(NestedField(1, "i", IntegerType()), NestedField(2, "s", StringType()))
@@ -226,7 +226,7 @@ def test_pyicebergs_own_history_stays(
     assert_readable(lake, server, db, "t", schema)
 
 
-def test_columns_come_when_they_came(
+def test_columns_added_during_a_registered_history_appear_at_their_snapshot(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     """Those that old rows have NULL for, at the end of a row; and the last of them after the last snapshot."""
@@ -277,7 +277,7 @@ def test_columns_come_when_they_came(
     assert_readable(lake, server, db, "t", schema)
 
 
-def test_what_was_rolled_back_and_what_is_on_a_branch_is_left_out(
+def test_rolled_back_and_branch_snapshots_of_a_registered_table_are_left_out(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     raw = raw_table(lake, server, place(lake), FIELDS)
@@ -344,7 +344,7 @@ ENDS: dict[str, tuple[int, Callable[[RawElsewhere], object], int, str]] = {
 
 
 @pytest.mark.parametrize("what", ENDS)
-def test_history_goes_as_far_back_as_it_can_be_told(
+def test_snapshots_that_ducklake_cannot_represent_are_left_out_of_a_registered_history(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str, what: str
 ) -> None:
     version, happens, left_out, reason = ENDS[what]
@@ -378,7 +378,7 @@ MISSING: dict[str, Callable[[RawElsewhere, dict[str, Any]], str]] = {
 
 @pytest.mark.parametrize("how", ["gone", "cut"])
 @pytest.mark.parametrize("what", MISSING)
-def test_what_is_not_there_any_more_ends_history(
+def test_a_missing_or_truncated_file_ends_the_registered_history(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, bucket: Bucket, schema: str, what: str, how: str
 ) -> None:
     """As after an expiry that this metadata file does not know of yet."""
@@ -401,7 +401,7 @@ def test_what_is_not_there_any_more_ends_history(
     assert_readable(lake, server, db, "t", schema)
 
 
-def test_the_parent_of_the_first_may_have_expired(
+def test_a_registered_history_may_begin_after_an_expired_snapshot(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, bucket: Bucket, schema: str
 ) -> None:
     raw = raw_table(lake, server, place(lake), FIELDS)
@@ -417,7 +417,7 @@ def test_the_parent_of_the_first_may_have_expired(
     assert not {LEFT_OUT, LEFT_OUT_FOR} & first.keys()
 
 
-def test_a_table_that_got_row_ids_later_has_them_in_all_of_its_history(
+def test_a_registered_table_upgraded_to_version_3_has_row_ids_in_its_whole_history(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     """Its older lists give their manifests no ids, and newer ones do."""
@@ -436,7 +436,7 @@ def test_a_table_that_got_row_ids_later_has_them_in_all_of_its_history(
     assert load(server, "t", schema)["next-row-id"] == raw.base["next-row-id"] == 5
 
 
-def test_more_files_than_can_be_looked_at_are_left_out(
+def test_snapshots_with_too_many_files_are_left_out_of_a_registered_history(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     """They are not even there."""
@@ -458,7 +458,9 @@ def test_more_files_than_can_be_looked_at_are_left_out(
     assert (oldest[LEFT_OUT], oldest[LEFT_OUT_FOR][:15]) == ("2", "More than 10000")
 
 
-def test_more_snapshots_than_a_commit_may_have_are_left_out(lake: TestLake, server: Server, schema: str) -> None:
+def test_older_snapshots_above_the_limit_of_a_commit_are_left_out_of_a_registered_history(
+    lake: TestLake, server: Server, schema: str
+) -> None:
     """A commit holds up all other writers for as long as it takes."""
     raw = raw_table(lake, server, place(lake), FIELDS)
     raw.commit("append", add=[raw.data_file(content(1, 2))])

@@ -37,7 +37,9 @@ def _history(table: str) -> list[int]:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3], ids=["v1", "v2", "v3"])
-def test_a_table_of_sparks_is_shared_from_then_on(there: tuple[TestLake, Server, Path], version: int) -> None:
+def test_duckdb_and_spark_read_and_write_a_registered_hadoop_table(
+    there: tuple[TestLake, Server, Path], version: int
+) -> None:
     lake, server, other = there
     hadoop = f"hadoop_{uuid4().hex[:8]}"
     conf = sparks.session().conf

@@ -143,7 +143,7 @@ def random_history(sharing: Sharing, db: duckdb.DuckDBPyConnection, seed: int, s
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_every_table_at_every_snapshot_is_what_duckdb_reads(sharing: Sharing, seed: int) -> None:
+def test_pyiceberg_reads_every_table_at_every_snapshot_as_duckdb_does(sharing: Sharing, seed: int) -> None:
     first = snapshots(sharing)[-1]
     with sharing.open() as db:
         for (name,) in sharing.lake.sql(
@@ -162,7 +162,7 @@ def test_every_table_at_every_snapshot_is_what_duckdb_reads(sharing: Sharing, se
         assert agree(sharing, at) == then[at]
 
 
-def test_nothing_of_it_changes_while_the_lake_goes_on(sharing: Sharing) -> None:
+def test_a_table_at_a_past_snapshot_does_not_change_with_new_commits(sharing: Sharing) -> None:
     with sharing.table("INSERT INTO t SELECT range, 'x' FROM range(20)") as table:
         at = table.head()
         url = f"/v1/lake@{at}/namespaces/{table.schema}/tables/t"
@@ -186,7 +186,7 @@ def test_nothing_of_it_changes_while_the_lake_goes_on(sharing: Sharing) -> None:
         table.tell(f"CALL ducklake_expire_snapshots('lake', versions => {list(range(1, table.head()))})")
 
 
-def test_engines_that_try_to_write_there_are_told(sharing: Sharing) -> None:
+def test_writes_to_a_past_snapshot_of_the_lake_are_refused(sharing: Sharing) -> None:
     with sharing.table("INSERT INTO t SELECT range, 'x' FROM range(20)") as table:
         then = catalog_at(sharing, table.head())
         found = then.load_table((table.schema, "t"))
@@ -201,7 +201,7 @@ def test_engines_that_try_to_write_there_are_told(sharing: Sharing) -> None:
         assert snapshots(sharing) == before
 
 
-def test_a_table_that_iceberg_cannot_show_any_more_is_shown_as_it_was(sharing: Sharing) -> None:
+def test_a_table_is_shown_at_snapshots_before_it_got_an_unsupported_column(sharing: Sharing) -> None:
     with sharing.table("INSERT INTO t SELECT range, 'x' FROM range(20)") as table:
         at = table.head()
         table.tell("ALTER TABLE t ADD COLUMN odd HUGEINT", "INSERT INTO t VALUES (50, 'y', 1)")

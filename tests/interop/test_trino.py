@@ -145,7 +145,9 @@ def test_statements_of_trino_leave_the_same_rows_in_duckdb(engine: Trino, db: du
     engine.query("DROP SCHEMA s")
 
 
-def test_tables_of_one_name_come_one_after_the_other(engine: Trino, db: duckdb.DuckDBPyConnection) -> None:
+def test_trino_creates_a_table_again_after_dropping_it_and_its_schema(
+    engine: Trino, db: duckdb.DuckDBPyConnection
+) -> None:
     for turn in (1, 2):
         engine.query("CREATE SCHEMA again")
         engine.query(f"CREATE TABLE again.t AS SELECT {turn} AS turn")
@@ -154,7 +156,9 @@ def test_tables_of_one_name_come_one_after_the_other(engine: Trino, db: duckdb.D
         engine.query("DROP SCHEMA again")
 
 
-def test_nested_schemas_and_names_with_capitals(engine: Trino, db: duckdb.DuckDBPyConnection) -> None:
+def test_trino_reads_and_writes_nested_schemas_and_names_with_capitals(
+    engine: Trino, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute('CREATE SCHEMA "Above"')
     db.execute('CREATE SCHEMA "Above.Below"')
     db.execute('CREATE TABLE "Above.Below"."Told" AS SELECT 1 AS id')
@@ -164,7 +168,7 @@ def test_nested_schemas_and_names_with_capitals(engine: Trino, db: duckdb.DuckDB
     assert Both(engine, db, '"above.below".made').rows() == [(1,), (2,)]
 
 
-def test_with_keys_that_the_server_vends(engine: Trino, db: duckdb.DuckDBPyConnection) -> None:
+def test_trino_reads_and_writes_with_vended_credentials(engine: Trino, db: duckdb.DuckDBPyConnection) -> None:
     keyless = engine.of("vended")
     keyless.query("CREATE SCHEMA keyless")
     keyless.query("CREATE TABLE keyless.t AS SELECT 1 AS id, 'a' AS name")
@@ -178,7 +182,9 @@ def test_with_keys_that_the_server_vends(engine: Trino, db: duckdb.DuckDBPyConne
 
 
 @pytest.mark.parametrize("maker", ["duckdb", "trino"])
-def test_removing_orphans_takes_nothing_from_duckdb(engine: Trino, db: duckdb.DuckDBPyConnection, maker: str) -> None:
+def test_trinos_remove_orphan_files_deletes_no_file_of_duckdb(
+    engine: Trino, db: duckdb.DuckDBPyConnection, maker: str
+) -> None:
     schema = f"orphans_{maker}"
     db.execute(f"CREATE SCHEMA {schema}")
     both = Both(engine, db, f"{schema}.t")
@@ -261,7 +267,7 @@ def both_views(lake: TestLake, engine: Trino, server: Server) -> Iterator[Views]
 
 
 @pytest.mark.parametrize("query", [query for query in CERTAIN if query not in NOT_IN_TRINO])
-def test_a_view_of_duckdbs_has_the_same_rows_in_trino(both_views: Views, query: str) -> None:
+def test_a_duckdb_view_has_the_same_rows_in_trino(both_views: Views, query: str) -> None:
     both_views.make(in_q(query))
     assert both_views.dialects() == ["spark", "trino", "duckdb"]
     both_views.agree()
@@ -269,7 +275,7 @@ def test_a_view_of_duckdbs_has_the_same_rows_in_trino(both_views: Views, query: 
 
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(query=queries())
-def test_any_view_of_what_is_certain_has_the_same_rows_in_trino_or_none(both_views: Views, query: str) -> None:
+def test_any_translatable_duckdb_view_has_the_same_rows_in_trino_or_is_refused(both_views: Views, query: str) -> None:
     both_views.make(in_q(query))
     if "trino" in both_views.dialects():
         both_views.agree()
@@ -278,13 +284,13 @@ def test_any_view_of_what_is_certain_has_the_same_rows_in_trino_or_none(both_vie
 
 
 @pytest.mark.parametrize("query", [*NOT_IN_TRINO, *list(UNCERTAIN)[:5]])
-def test_trino_refuses_a_view_of_duckdbs_that_is_not_certain(both_views: Views, query: str) -> None:
+def test_trino_refuses_a_duckdb_view_without_a_certain_translation(both_views: Views, query: str) -> None:
     both_views.make(in_q(query))
     assert both_views.dialects() == ["spark", "duckdb"]
     both_views.refuse()
 
 
-def test_microseconds_and_patterns_in_views_of_duckdbs(both_views: Views) -> None:
+def test_microseconds_and_like_patterns_in_duckdb_views_have_the_same_result_in_trino(both_views: Views) -> None:
     db = both_views.db
     db.execute("CREATE TABLE q.times(ts TIMESTAMP, name VARCHAR)")
     db.execute(
@@ -300,7 +306,7 @@ def test_microseconds_and_patterns_in_views_of_duckdbs(both_views: Views) -> Non
     both_views.agree()
 
 
-def test_views_of_duckdbs_in_nested_schemas_and_with_capitals(both_views: Views) -> None:
+def test_duckdb_views_in_nested_schemas_and_with_capitals_are_read_by_trino(both_views: Views) -> None:
     db = both_views.db
     db.execute(
         'CREATE SCHEMA "Deep"; CREATE SCHEMA "Deep.Er"; CREATE TABLE "Deep.Er"."Own"(id INTEGER, "Name" VARCHAR)'
@@ -318,7 +324,7 @@ def test_views_of_duckdbs_in_nested_schemas_and_with_capitals(both_views: Views)
         both_views.engine.query("SELECT count(*) FROM q.second")
 
 
-def test_names_that_mean_something_else_in_trino(both_views: Views) -> None:
+def test_duckdb_views_with_names_that_trino_resolves_otherwise_are_refused(both_views: Views) -> None:
     db = both_views.db
     for name in ("t$history", "t$more", "t@1", "Ärger", "ärger"):
         db.execute(f'CREATE TABLE q."{name}" AS SELECT 1 AS id')
@@ -332,7 +338,7 @@ def test_names_that_mean_something_else_in_trino(both_views: Views) -> None:
     both_views.agree()
 
 
-def test_a_view_of_the_past_has_no_text_for_trino(both_views: Views, lake: TestLake) -> None:
+def test_a_view_at_a_past_snapshot_has_no_trino_text(both_views: Views, lake: TestLake) -> None:
     """The catalog that the text names has the tables as they are now."""
     both_views.make("SELECT id FROM q.t", "q.then")
     at = lake.snapshots()[-1][0]

@@ -66,7 +66,9 @@ def busy(sharing: Sharing) -> Iterator[Shared]:
 NUMBERS = [*range(15, 40), *range(102, 120), 200, 201, 203]
 
 
-def test_it_is_as_it_was_and_was_away_in_between(sharing: Sharing, busy: Shared) -> None:
+def test_an_undropped_table_has_its_rows_and_history_and_is_absent_between_drop_and_undrop(
+    sharing: Sharing, busy: Shared
+) -> None:
     before = busy.iceberg().metadata
     wanted = at_each(busy)
     table_id = busy.table_id()
@@ -87,7 +89,7 @@ def test_it_is_as_it_was_and_was_away_in_between(sharing: Sharing, busy: Shared)
     assert busy.asked_afresh(f"SELECT count(*) FROM {{t}} AT (VERSION => {again})") == [(len(NUMBERS),)]
 
 
-def test_both_sides_go_on_writing(sharing: Sharing, busy: Shared) -> None:
+def test_duckdb_and_iceberg_clients_write_to_an_undropped_table(sharing: Sharing, busy: Shared) -> None:
     busy.tell("DROP TABLE t")
     bring_back(busy)
     busy.tell("INSERT INTO t VALUES (300, 'f', 1)", "INSERT INTO t SELECT range, 'y', 2 FROM range(400, 420)")
@@ -103,7 +105,7 @@ def test_both_sides_go_on_writing(sharing: Sharing, busy: Shared) -> None:
 
 
 @pytest.mark.parametrize("expired", ["before", "all"])
-def test_maintenance_afterwards_loses_nothing(sharing: Sharing, busy: Shared, expired: str) -> None:
+def test_maintenance_of_an_undropped_table_loses_no_rows(sharing: Sharing, busy: Shared, expired: str) -> None:
     busy.tell("DROP TABLE t")
     dropped = busy.head()
     busy.tell("CREATE TABLE other AS SELECT 1 AS i", "DROP TABLE other")
@@ -131,7 +133,7 @@ def test_maintenance_afterwards_loses_nothing(sharing: Sharing, busy: Shared, ex
         busy.shows(numbers, gone=[3, 100, 202])
 
 
-def test_flush_and_merge_keep_the_history_before_the_drop(sharing: Sharing, busy: Shared) -> None:
+def test_flush_and_merge_of_an_undropped_table_keep_its_history_before_the_drop(sharing: Sharing, busy: Shared) -> None:
     busy.tell("DROP TABLE t")
     dropped = busy.head()
     again = bring_back(busy)
@@ -143,7 +145,7 @@ def test_flush_and_merge_keep_the_history_before_the_drop(sharing: Sharing, busy
     absent_at(busy, dropped, again - 1)
 
 
-def test_partitions_sorting_and_what_clients_wrote_come_back(sharing: Sharing) -> None:
+def test_an_undropped_table_has_its_partitioning_sort_order_and_tags_again(sharing: Sharing) -> None:
     with sharing.table(columns="i INTEGER, s VARCHAR, d DATE") as table:
         table.tell("ALTER TABLE t SET PARTITIONED BY (s, year(d))", "ALTER TABLE t SET SORTED BY (i)")
         table.tell("INSERT INTO t SELECT range, 'x' || range % 2, DATE '2020-01-01' FROM range(40)")
@@ -175,7 +177,7 @@ def test_partitions_sorting_and_what_clients_wrote_come_back(sharing: Sharing) -
         assert files_of(table, "year=2022") == 2
 
 
-def test_what_the_dropping_transaction_did_before_is_forgotten(sharing: Sharing) -> None:
+def test_an_undropped_table_has_no_changes_of_the_transaction_that_dropped_it(sharing: Sharing) -> None:
     with sharing.table(f"INSERT INTO t {ROWS}(20)", "INSERT INTO t VALUES (50, 'in')") as table:
         table.tell("BEGIN", "ALTER TABLE t ADD COLUMN n INTEGER", "INSERT INTO t VALUES (60, 'x', 1)")
         table.tell("DELETE FROM t WHERE i < 5", "ALTER TABLE t RENAME COLUMN s TO u", "DROP TABLE t", "COMMIT")
@@ -186,7 +188,7 @@ def test_what_the_dropping_transaction_did_before_is_forgotten(sharing: Sharing)
         table.shows([*range(20), 50, 70])
 
 
-def test_a_session_in_the_middle_of_something_is_told(sharing: Sharing) -> None:
+def test_a_transaction_open_during_drop_and_undrop_gets_a_conflict(sharing: Sharing) -> None:
     """Who has begun before does not write over the table that is back, nor does one take its name."""
     with sharing.table(f"INSERT INTO t {ROWS}(20)") as table, sharing.open() as other, sharing.open() as third:
         other.execute(f"USE lake.{table.schema}")
@@ -203,7 +205,9 @@ def test_a_session_in_the_middle_of_something_is_told(sharing: Sharing) -> None:
         table.shows(range(20), gone=[99])
 
 
-def test_a_table_of_a_schema_that_was_dropped_and_made_again(sharing: Sharing, busy: Shared) -> None:
+def test_a_table_of_a_dropped_schema_can_be_undropped_into_a_schema_of_the_same_name(
+    sharing: Sharing, busy: Shared
+) -> None:
     busy.tell("USE lake.main", "DROP SCHEMA {schema} CASCADE")
     assert undrop(sharing, busy.schema).status_code == 404
     busy.tell("CREATE SCHEMA {schema}", "USE lake.{schema}")
@@ -219,7 +223,7 @@ def test_a_table_of_a_schema_that_was_dropped_and_made_again(sharing: Sharing, b
     busy.shows(numbers)
 
 
-def test_replaced_and_renamed_tables(sharing: Sharing) -> None:
+def test_a_replaced_table_can_be_undropped_by_its_last_name_under_another_name(sharing: Sharing) -> None:
     with sharing.table(f"INSERT INTO t {ROWS}(20)") as table:
         table.tell("ALTER TABLE t RENAME TO u", "CREATE OR REPLACE TABLE u AS SELECT range AS i FROM range(5)")
         assert undrop(sharing, table.schema, "u").status_code == 409

@@ -46,7 +46,7 @@ def version(schema: str, **dialects: str) -> ViewVersion:
     return ViewVersion.model_validate(told)
 
 
-def test_pyiceberg_makes_a_view_that_every_duckdb_session_reads(
+def test_every_duckdb_session_reads_a_view_created_by_pyiceberg(
     catalog: Catalog, lake: TestLake, schema: str, db: duckdb.DuckDBPyConnection
 ) -> None:
     columns = Schema(NestedField(1, "n", LongType(), required=False), NestedField(2, "s", StringType(), required=False))
@@ -86,7 +86,7 @@ def test_pyiceberg_registers_a_view(
     assert db.execute(f"FROM {schema}.again ORDER BY i").fetchall() == [(1, "a"), (2, "b")]
 
 
-def test_a_view_of_duckdbs_is_listed_and_loaded(
+def test_pyiceberg_lists_and_loads_a_duckdb_view(
     catalog: Catalog, lake: TestLake, schema: str, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute(f"CREATE VIEW {schema}.v AS SELECT i, upper(s) AS big, [i] AS l FROM t WHERE i > 1")
@@ -106,7 +106,9 @@ def test_a_view_of_duckdbs_is_listed_and_loaded(
     assert catalog.load_view((schema, "v")).metadata == view.metadata
 
 
-def test_what_a_view_shows_follows_its_tables(server: Server, schema: str, db: duckdb.DuckDBPyConnection) -> None:
+def test_the_columns_of_a_duckdb_view_follow_its_tables(
+    server: Server, schema: str, db: duckdb.DuckDBPyConnection
+) -> None:
     def columns() -> list[str]:
         return [f["name"] for f in load(server, schema, "v")["schemas"][0]["fields"]]
 
@@ -128,14 +130,16 @@ def test_what_a_view_shows_follows_its_tables(server: Server, schema: str, db: d
     assert views.drop(server, schema, "w").status_code == 204
 
 
-def test_what_iceberg_has_no_type_for_is_refused(catalog: Catalog, schema: str, db: duckdb.DuckDBPyConnection) -> None:
+def test_loading_a_duckdb_view_with_an_unsupported_type_is_refused(
+    catalog: Catalog, schema: str, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute(f"CREATE VIEW {schema}.v AS SELECT INTERVAL 1 DAY AS pause")
     with pytest.raises(RESTError, match="column pause of type INTERVAL"):
         catalog.load_view((schema, "v"))
     assert catalog.list_views(schema) == [(schema, "v")]
 
 
-def test_duckdb_replaces_renames_and_drops_a_view_that_a_client_made(
+def test_duckdb_replaces_renames_and_drops_a_view_created_by_a_client(
     server: Server, schema: str, db: duckdb.DuckDBPyConnection, lake: TestLake
 ) -> None:
     made = create(server, schema, "v", duckdb="SELECT i FROM t", spark="SELECT i FROM t")
@@ -172,7 +176,7 @@ def test_duckdb_replaces_renames_and_drops_a_view_that_a_client_made(
     ) == [(0,)]
 
 
-def test_a_client_changes_a_view_of_duckdbs(
+def test_a_client_changes_a_duckdb_view(
     server: Server, schema: str, db: duckdb.DuckDBPyConnection, lake: TestLake
 ) -> None:
     db.execute(f"CREATE VIEW {schema}.v(a, b) AS SELECT i, s FROM lake.{schema}.t; COMMENT ON VIEW {schema}.v IS 'c'")
@@ -194,7 +198,7 @@ def test_a_client_changes_a_view_of_duckdbs(
     assert db.execute(comment, [schema]).fetchall() == [("c",)]
 
 
-def test_the_text_for_spark_follows_the_tables_of_a_view_that_a_client_has_described(
+def test_the_spark_text_of_a_duckdb_view_follows_its_tables_after_a_client_changed_properties(
     server: Server, schema: str, db: duckdb.DuckDBPyConnection
 ) -> None:
     """What a client says about a view of DuckDB's is kept; what we say to Spark in DuckDB's place is not."""
@@ -210,13 +214,13 @@ def test_the_text_for_spark_follows_the_tables_of_a_view_that_a_client_has_descr
     assert f"View {schema}.v is written for DuckDB" in texts(load(server, schema, "v"))["spark"]
 
 
-def test_a_view_of_a_clients_is_shown_as_the_client_wrote_it(server: Server, schema: str) -> None:
+def test_a_view_created_by_a_client_is_shown_with_its_own_dialects_only(server: Server, schema: str) -> None:
     for name, dialects in {"a": {"duckdb": "SELECT 1 AS i"}, "b": {"trino": "SELECT 1", "duckdb": "SELECT 2"}}.items():
         create(server, schema, name, **dialects)
         assert texts(load(server, schema, name)) == dialects
 
 
-def test_a_table_of_pyicebergs_is_seen_through_a_view(
+def test_views_read_a_table_written_by_pyiceberg(
     catalog: Catalog, server: Server, schema: str, db: duckdb.DuckDBPyConnection
 ) -> None:
     rows = pa.table({"n": pa.array([1, 2, 3], pa.int64())})

@@ -123,7 +123,7 @@ def in_session(db: duckdb.DuckDBPyConnection, random: Random, step: int, known: 
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_every_view_at_every_snapshot_is_what_it_was(seed: int, tmp_path: Path) -> None:
+def test_every_view_at_a_past_snapshot_is_shown_as_it_was(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     with lakes.lake() as lake, servers.server(lake.settings, tmp_path) as server:
         was, known = dict[int, Shown](), Shown()

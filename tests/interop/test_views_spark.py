@@ -35,7 +35,7 @@ def ask(lake: TestLake, server: Server) -> Ask:
     return run
 
 
-def test_a_view_of_sparks(ask: Ask, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_spark_creates_reads_and_replaces_a_view(ask: Ask, server: Server, db: duckdb.DuckDBPyConnection) -> None:
     ask("CREATE VIEW {c}.s.v (number COMMENT 'its id', name) COMMENT 'some' TBLPROPERTIES ('a' = '1') AS "
         "SELECT id, name FROM {c}.s.t WHERE id > 1")  # fmt: skip
     assert ask("SELECT number, name FROM {c}.s.v ORDER BY 1") == [(2, "b"), (3, "c")]
@@ -74,7 +74,9 @@ def test_a_view_of_sparks(ask: Ask, server: Server, db: duckdb.DuckDBPyConnectio
         ask("SELECT * FROM {c}.s.w")
 
 
-def test_a_view_that_both_read(ask: Ask, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_view_with_both_dialects_is_read_by_spark_and_duckdb(
+    ask: Ask, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     text = "SELECT id, name FROM s.t WHERE id < 3"
     fields = [{**f, "name": n} for f, n in zip(views.FIELDS, ("id", "name"), strict=True)]
     body = {**views.wanted("s", "both", duckdb=text, spark=text), "schema": {**views.SCHEMA, "fields": fields}}
@@ -86,7 +88,7 @@ def test_a_view_that_both_read(ask: Ask, server: Server, db: duckdb.DuckDBPyConn
     assert db.execute("SELECT count(*) FROM s.both").fetchall() == [(2,)]
 
 
-def test_a_column_that_duckdb_quotes_has_its_values_in_spark(ask: Ask, db: duckdb.DuckDBPyConnection) -> None:
+def test_spark_reads_the_values_of_a_view_column_that_duckdb_quotes(ask: Ask, db: duckdb.DuckDBPyConnection) -> None:
     """DuckDB writes `"name"`, which is a text to Spark: every row would read `name`."""
     db.execute("CREATE VIEW s.plain AS SELECT id, name FROM t WHERE id = 1")
     assert ask("SELECT * FROM {c}.s.plain") == [(1, "a")]
@@ -155,26 +157,26 @@ def values(rows: Iterable[Iterable[Any]]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("query", CERTAIN)
-def test_both_engines_have_the_rows_of_a_view_that_is_certain(both: Both, query: str) -> None:
+def test_spark_and_duckdb_return_the_same_rows_of_a_translatable_view(both: Both, query: str) -> None:
     both.make(in_q(query))
     both.agree()
 
 
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(query=queries())
-def test_both_engines_have_the_rows_of_any_view_of_what_is_certain(both: Both, query: str) -> None:
+def test_spark_and_duckdb_return_the_same_rows_of_any_generated_translatable_view(both: Both, query: str) -> None:
     both.make(in_q(query))
     both.agree()
 
 
 @pytest.mark.parametrize("query", UNCERTAIN)
-def test_spark_has_no_rows_of_a_view_that_is_not_certain(both: Both, query: str) -> None:
+def test_spark_refuses_each_view_without_a_certain_translation(both: Both, query: str) -> None:
     both.make(in_q(query))
     with pytest.raises(AnalysisException, match=r"View q.v is written for DuckDB"):
         sparks.session().sql(f"SELECT count(*) FROM {both.catalog}.q.v").collect()
 
 
-def test_views_in_nested_namespaces_of_views_and_of_other_namespaces(both: Both) -> None:
+def test_spark_reads_views_of_views_and_views_across_nested_namespaces(both: Both) -> None:
     db = both.db
     db.execute('CREATE SCHEMA "deep.er"; CREATE TABLE "deep.er".own(id INTEGER, "Name" VARCHAR)')
     db.execute("""INSERT INTO "deep.er".own VALUES (1, 'one'), (3, 'three')""")
@@ -194,7 +196,7 @@ def test_views_in_nested_namespaces_of_views_and_of_other_namespaces(both: Both)
     both.agree("q.named")
 
 
-def test_a_macro_by_the_name_of_a_function_makes_it_uncertain(both: Both) -> None:
+def test_spark_refuses_a_view_that_calls_a_function_shadowed_by_a_macro(both: Both) -> None:
     both.make("SELECT length(name) AS n FROM q.t", "q.measured")
     both.agree("q.measured")
     both.db.execute("CREATE MACRO q.length(s) AS 7")
@@ -205,7 +207,7 @@ def test_a_macro_by_the_name_of_a_function_makes_it_uncertain(both: Both) -> Non
         both.db.execute("DROP MACRO q.length")
 
 
-def test_views_of_the_past_in_both_engines(both: Both, lake: TestLake, server: Server) -> None:
+def test_spark_reads_views_at_a_past_snapshot_as_duckdb_does(both: Both, lake: TestLake, server: Server) -> None:
     both.db.execute("CREATE TABLE q.past(id INTEGER, name VARCHAR)")
     both.make('SELECT *, name AS "order" FROM q.past', "q.then")
     both.db.execute("INSERT INTO q.past VALUES (1, 'a'), (2, NULL)")
@@ -221,7 +223,7 @@ def test_views_of_the_past_in_both_engines(both: Both, lake: TestLake, server: S
         both.agree("q.then", name, then)
 
 
-def test_spark_tells_why_a_view_cannot_be_shown(ask: Ask, db: duckdb.DuckDBPyConnection) -> None:
+def test_spark_reports_the_unsupported_column_type_of_a_view(ask: Ask, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE VIEW s.pause AS SELECT INTERVAL 1 DAY AS pause")
     with pytest.raises(Exception, match="column pause of type INTERVAL: Iceberg has no such type"):
         ask("SELECT * FROM {c}.s.pause")

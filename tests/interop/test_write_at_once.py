@@ -68,7 +68,7 @@ def client(sharing: Sharing) -> Iterator[Client]:
         yield Client(sharing, found, "ice", schema)
 
 
-def test_rows_cannot_become_unreadable_by_a_type_that_comes_with_them(client: Client) -> None:
+def test_a_transaction_that_retypes_its_own_rows_to_an_unreadable_type_is_refused(client: Client) -> None:
     """Dates that a transaction inserts, and then makes timestamps: no Iceberg reader takes the one for the other, and
     the table could not be loaded any more."""
     client.run("CREATE TABLE {s}.t (x DATE)")
@@ -86,7 +86,7 @@ def test_rows_cannot_become_unreadable_by_a_type_that_comes_with_them(client: Cl
     client.run("DROP TABLE {s}.t")
 
 
-def test_rows_and_a_wider_type_come_together(client: Client) -> None:
+def test_one_transaction_inserts_rows_and_widens_their_column_types(client: Client) -> None:
     client.run("CREATE TABLE {s}.t (x INTEGER, y FLOAT)")
     client.commit(
         "INSERT INTO {s}.t VALUES (1, 0.1), (NULL, NULL)",
@@ -97,7 +97,7 @@ def test_rows_and_a_wider_type_come_together(client: Client) -> None:
     assert client.ask_ducklake("SELECT x FROM {s}.t WHERE x = 1") == [(1,)]
 
 
-def test_a_column_goes_that_rows_of_the_same_transaction_are_partitioned_by(client: Client) -> None:
+def test_one_transaction_inserts_rows_and_drops_their_partition_column(client: Client) -> None:
     client.run("CREATE TABLE {s}.t (a INTEGER, b INTEGER, c INTEGER)", "ALTER TABLE {s}.t SET PARTITIONED BY (a, c)")
     client.commit(
         "INSERT INTO {s}.t VALUES (1, 2, 3), (4, 5, 6)",
@@ -138,7 +138,7 @@ def test_rows_of_one_file_are_deleted_several_times_in_one_transaction(client: C
     assert {n for (n,) in files} == {1}
 
 
-def test_rows_of_one_transaction_are_deleted_by_it_again(client: Client) -> None:
+def test_one_transaction_deletes_rows_that_it_inserted(client: Client) -> None:
     client.run("CREATE TABLE {s}.t (a INTEGER, b INTEGER)")
     client.commit(
         "INSERT INTO {s}.t SELECT range, 0 FROM range(9)",

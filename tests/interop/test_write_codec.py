@@ -14,7 +14,7 @@ def codecs(db: duckdb.DuckDBPyConnection, name: str) -> list[tuple[str]]:
     return db.execute(f"SELECT DISTINCT compression FROM parquet_metadata({files})").fetchall()
 
 
-def test_the_codec_is_that_of_tables_which_iceberg_itself_makes(
+def test_spark_writes_zstd_unless_the_table_sets_another_codec(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
 ) -> None:
     """Whoever made the table: without a property, writers of Java take gzip."""

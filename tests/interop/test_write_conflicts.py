@@ -49,7 +49,7 @@ def test_h30_a_transaction_that_began_before_an_overwrite_is_aborted(sharing: Sh
 
 
 @in_version(2)
-def test_h31_a_transaction_on_another_table_goes_through(sharing: Sharing) -> None:
+def test_h31_a_duckdb_transaction_on_another_table_commits(sharing: Sharing) -> None:
     """It reads the words of all commits since it began, and knows each of them."""
     with sharing.table(FILE, "CREATE TABLE u(i INTEGER)") as t:
         t.tell("BEGIN", "INSERT INTO u VALUES (1)")
@@ -68,7 +68,9 @@ def test_h31_a_transaction_on_another_table_goes_through(sharing: Sharing) -> No
 
 @pytest.mark.parametrize("condition", ["i = 30", "i >= 10 AND i < 31"], ids=["inlined", "delete-file"])
 @pytest.mark.parametrize("operation", ["replace", "overwrite"])
-def test_h32_no_delete_is_lost_to_a_rewrite_of_its_file(sharing: Sharing, operation: str, condition: str) -> None:
+def test_h32_a_delete_concurrent_with_a_rewrite_of_its_file_is_refused_and_not_lost(
+    sharing: Sharing, operation: str, condition: str
+) -> None:
     with sharing.table(FILE) as t:
         raw = t.raw()
         t.tell("BEGIN", f"DELETE FROM t WHERE {condition}")
@@ -92,7 +94,9 @@ def test_h32_no_delete_is_lost_to_a_rewrite_of_its_file(sharing: Sharing, operat
     ["DELETE FROM t WHERE i = 30", "DELETE FROM t WHERE i >= 10 AND i < 31", "UPDATE t SET s = 'u' WHERE i = 30"],
     ids=["inlined", "delete-file", "update"],
 )
-def test_h32_no_delete_is_lost_to_another_of_its_file(sharing: Sharing, statement: str) -> None:
+def test_h32_a_delete_concurrent_with_another_delete_of_its_file_is_refused_and_not_lost(
+    sharing: Sharing, statement: str
+) -> None:
     """Ours stands for an older one as well, and its row in the catalog is as old as that."""
     with sharing.table(FILE, "DELETE FROM t WHERE i = 9") as t:
         t.tell("BEGIN", statement)
@@ -106,7 +110,7 @@ def test_h32_no_delete_is_lost_to_another_of_its_file(sharing: Sharing, statemen
         assert t.asked_afresh("SELECT i FROM {t} ORDER BY i") == left
 
 
-def test_h32_pyiceberg_is_told_and_succeeds_after_a_refresh(sharing: Sharing) -> None:
+def test_h32_a_stale_pyiceberg_delete_fails_and_succeeds_after_a_refresh(sharing: Sharing) -> None:
     if sharing.format_version >= 3:
         pytest.skip("PyIceberg writes no table of version 3")
     with sharing.table(FILE) as t:
@@ -126,7 +130,7 @@ def test_h32_pyiceberg_is_told_and_succeeds_after_a_refresh(sharing: Sharing) ->
         t.shows([*(i for i in ALL if i not in (20, 30)), 70, 71], gone=[20, 30])
 
 
-def test_h32_appends_of_both_sides_go_through(sharing: Sharing) -> None:
+def test_h32_concurrent_appends_of_duckdb_and_iceberg_both_commit(sharing: Sharing) -> None:
     with sharing.table(FILE) as t:
         t.tell("BEGIN", "INSERT INTO t VALUES (50, 'in')")
         t.append(60)
@@ -137,7 +141,7 @@ def test_h32_appends_of_both_sides_go_through(sharing: Sharing) -> None:
         t.shows([*ALL, 50, 60, 61, *range(100, 120)])
 
 
-def test_h9_an_append_to_what_was_there_before_a_flush_is_made_again(sharing: Sharing) -> None:
+def test_h9_a_stale_append_after_a_flush_fails_and_succeeds_after_a_refresh(sharing: Sharing) -> None:
     """A flush of rows that are gone puts a file of deleted rows into a snapshot that was empty to its reader."""
     with sharing.table("INSERT INTO t VALUES (1, 'in'), (2, 'in')") as t:
         t.delete(1, 2)
@@ -163,7 +167,7 @@ def live(t: Shared, name: str) -> list[str]:
 
 @pytest.mark.parametrize("statement", ["CREATE TABLE t2(i INTEGER)", "CREATE VIEW t2 AS SELECT 1 AS i"])
 @in_version(3)
-def test_h40_a_name_is_given_once(sharing: Sharing, statement: str) -> None:
+def test_h40_a_table_name_created_by_duckdb_and_by_a_client_exists_once(sharing: Sharing, statement: str) -> None:
     with sharing.table(FILE) as t:
         t.tell("BEGIN", statement)
         sharing.catalog.create_table((t.schema, "t2"), ONE)
@@ -183,7 +187,7 @@ def test_h40_a_name_is_given_once(sharing: Sharing, statement: str) -> None:
 
 
 @in_version(2)
-def test_h40_a_schema_is_made_once(sharing: Sharing) -> None:
+def test_h40_a_schema_created_by_duckdb_and_by_a_client_exists_once(sharing: Sharing) -> None:
     with sharing.table(FILE) as t:
         name = f"{t.schema}_new"
         t.tell("BEGIN", f"CREATE SCHEMA {name}")
@@ -206,7 +210,7 @@ def outcome(call: Callable[[], object], barrier: Barrier) -> Exception | None:
 
 
 @in_version(3)
-def test_h40_of_those_who_create_at_once_one_wins(sharing: Sharing) -> None:
+def test_h40_one_of_several_concurrent_creations_of_a_table_succeeds(sharing: Sharing) -> None:
     with sharing.table(FILE) as t, sharing.open() as other, ThreadPoolExecutor(4) as pool:
         other.execute(f"USE lake.{t.schema}")
         for name in ("race1", "race2", "race3"):
@@ -231,7 +235,7 @@ def files_of(sharing: Sharing, table_id: int) -> list[tuple[Any, ...]]:
 
 
 @in_version(2)
-def test_h41_nothing_is_appended_to_a_dropped_table(sharing: Sharing) -> None:
+def test_h41_an_append_to_a_dropped_table_is_refused(sharing: Sharing) -> None:
     with sharing.table(FILE) as t:
         first, raw = t.table_id(), t.raw()
         t.tell("BEGIN", "DROP TABLE t")
@@ -250,7 +254,7 @@ def test_h41_nothing_is_appended_to_a_dropped_table(sharing: Sharing) -> None:
 
 
 @in_version(3)
-def test_h43_a_commit_that_is_sent_again_is_applied_once(sharing: Sharing) -> None:
+def test_h43_a_commit_that_is_retried_is_applied_once(sharing: Sharing) -> None:
     with sharing.table(FILE) as t:
         raw = t.raw()
         new = raw.data_file(rows(60))
@@ -274,7 +278,7 @@ def test_h43_a_commit_that_is_sent_again_is_applied_once(sharing: Sharing) -> No
 
 
 @in_version(2)
-def test_h47_nobody_waits_for_the_other_in_a_circle(sharing: Sharing) -> None:
+def test_h47_concurrent_duckdb_and_iceberg_writers_cause_no_deadlock(sharing: Sharing) -> None:
     deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
     with sharing.table(FILE, "CREATE TABLE u(i INTEGER, s VARCHAR)") as t, sharing.open() as other:
         other.execute(f"USE lake.{t.schema}")

@@ -17,7 +17,7 @@ def without(numbers: list[int], *gone: int) -> list[int]:
     return [i for i in numbers if i not in gone]
 
 
-def test_h33_one_delete_file_for_several_data_files(sharing: Sharing) -> None:
+def test_h33_one_delete_file_applies_to_several_data_files(sharing: Sharing) -> None:
     with sharing.table(FILE, OTHER, "INSERT INTO t VALUES (200, 'in'), (201, 'in')") as t:
         t.delete(3, 103, 104, 200)
         left = without([*BOTH, 201], 3, 103, 104)
@@ -28,7 +28,7 @@ def test_h33_one_delete_file_for_several_data_files(sharing: Sharing) -> None:
         t.shows(without(left, 5, 105, 201, 6, 106), gone=[6, 106, 202])
 
 
-def test_h34_deletes_of_both_sides_add_up(sharing: Sharing) -> None:
+def test_h34_deletes_of_duckdb_and_of_clients_are_combined(sharing: Sharing) -> None:
     with sharing.table(FILE) as t:
         first = t.head()
         t.tell("DELETE FROM t WHERE i = 3")
@@ -47,7 +47,7 @@ def test_h34_deletes_of_both_sides_add_up(sharing: Sharing) -> None:
         assert t.history(first) == [*history, 22, 22]
 
 
-def test_h34_a_vector_of_a_stale_client_brings_nothing_back(sharing: Sharing) -> None:
+def test_h34_a_stale_delete_of_a_client_is_refused_and_restores_no_row(sharing: Sharing) -> None:
     with sharing.table(FILE) as t:
         stale = t.raw()
         t.tell("DELETE FROM t WHERE i = 3")
@@ -58,7 +58,7 @@ def test_h34_a_vector_of_a_stale_client_brings_nothing_back(sharing: Sharing) ->
         t.shows(without(BOTH[:40], 3, 4), gone=[3, 4])
 
 
-def test_h35_positions_come_in_any_order_and_twice(sharing: Sharing) -> None:
+def test_h35_unsorted_and_duplicate_delete_positions_are_accepted(sharing: Sharing) -> None:
     if sharing.format_version >= 3:
         pytest.skip("version 3 has sets of positions only")
     with sharing.table(FILE, OTHER, "DELETE FROM t WHERE i = 9") as t:
@@ -77,7 +77,7 @@ def test_h35_positions_come_in_any_order_and_twice(sharing: Sharing) -> None:
         t.shows(without(left, 8, 22, 39), gone=[7, 8, 9, 21, 22, 38, 39])
 
 
-def test_h36_an_equality_delete_is_about_older_rows(sharing: Sharing) -> None:
+def test_h36_an_equality_delete_applies_to_older_rows_only(sharing: Sharing) -> None:
     """What a streaming writer does for an upsert: the key is deleted and written again in one commit."""
     with sharing.table(FILE, "INSERT INTO t VALUES (200, 'in'), (201, NULL)", "DELETE FROM t WHERE i = 9") as t:
         first = t.head()
@@ -95,7 +95,7 @@ def test_h36_an_equality_delete_is_about_older_rows(sharing: Sharing) -> None:
         assert t.history(first) == [41, 41, 38, 39]
 
 
-def test_h36_an_equality_delete_of_one_partition_finds_its_rows_wherever_they_are(sharing: Sharing) -> None:
+def test_h36_an_equality_delete_of_a_partition_applies_to_files_and_inlined_rows(sharing: Sharing) -> None:
     """Rows in Postgres are listed without their partition."""
     files = "INSERT INTO t SELECT range, if(range % 2 = 0, 'a', 'b') FROM range(40)"
     inlined = "INSERT INTO t VALUES (200, 'a'), (201, 'b'), (4, 'a')"
@@ -116,7 +116,7 @@ def test_h36_an_equality_delete_of_one_partition_finds_its_rows_wherever_they_ar
         t.shows(without(left, 6), gone=[6])
 
 
-def test_h42_the_orphan_cleaner_takes_nothing_that_is_read(sharing: Sharing) -> None:
+def test_h42_ducklakes_orphan_cleanup_deletes_no_file_that_is_read(sharing: Sharing) -> None:
     with sharing.table(FILE, "INSERT INTO t VALUES (200, 'in')", "DELETE FROM t WHERE i = 9") as t:
         t.append(300, 301)
         t.delete(4, 200, 301)
@@ -159,7 +159,7 @@ def test_h44_a_compaction_keeps_row_ids_and_history(sharing: Sharing) -> None:
         assert t.history(first) == [*history, 2, 3, 2]
 
 
-def test_h45_an_overwrite_ends_inlined_rows_as_well(sharing: Sharing) -> None:
+def test_h45_an_overwrite_removes_inlined_rows(sharing: Sharing) -> None:
     with sharing.table("INSERT INTO t VALUES (1, 'a')", FILE.replace("range,", "range + 10,")) as t:
         first = t.head()
         t.overwrite(100, 101)

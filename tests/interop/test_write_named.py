@@ -133,7 +133,7 @@ VALUES = ["a/b 1", "x=y", "ü %41", "+", "a:b"]
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_values_in_the_names_of_directories_are_read_by_all(shared: Shared, version: int) -> None:
+def test_column_values_in_added_hive_directories_are_read_by_all_engines(shared: Shared, version: int) -> None:
     """Before and after a DELETE, a rename of the column, and a rewrite of the files."""
     more = (
         f"PARTITIONED BY (k, n) TBLPROPERTIES ('format-version' = '{version}', 'write.delete.mode' = 'merge-on-read')"
@@ -165,7 +165,7 @@ def test_values_in_the_names_of_directories_are_read_by_all(shared: Shared, vers
     assert shared.agreed("id, kk, n") == in_order(wanted)
 
 
-def test_directories_and_whole_files_are_added_one_after_another(shared: Shared) -> None:
+def test_hive_directories_and_complete_files_can_be_added_in_turn(shared: Shared) -> None:
     shared.created("id BIGINT, k STRING", "PARTITIONED BY (k)")
     for first, name in ((0, "one"), (10, "two")):
         shared.add(shared.written(f"SELECT id + {first} AS id, 'v{first}' AS k FROM range(2)", name, "k"))
@@ -175,7 +175,7 @@ def test_directories_and_whole_files_are_added_one_after_another(shared: Shared)
     assert shared.agreed() == [(i, f"v{first}") for first in (0, 10, 20, 30) for i in (first, first + 1)]
 
 
-def test_months_of_two_digits_and_other_types_in_directories(shared: Shared) -> None:
+def test_zero_padded_and_typed_hive_directory_values_are_read_by_all_engines(shared: Shared) -> None:
     columns = "id BIGINT, m INT, d DATE, b BOOLEAN, c DECIMAL(6, 2)"
     shared.created(columns, "PARTITIONED BY (m, d, b, c)")
     place = shared.folder / "months/m=07/d=2020-02-29/b=true/c=-1.50"
@@ -192,7 +192,9 @@ def test_months_of_two_digits_and_other_types_in_directories(shared: Shared) -> 
 
 
 @pytest.mark.parametrize(("kind", "value"), [("STRING", "'null'"), ("STRING", "'NULL'"), ("DOUBLE", "0.5D")])
-def test_values_that_duckdb_would_read_otherwise_are_not_lost(shared: Shared, kind: str, value: str) -> None:
+def test_hive_directory_values_that_duckdb_would_read_differently_are_refused(
+    shared: Shared, kind: str, value: str
+) -> None:
     shared.created(f"id BIGINT, k {kind}", "PARTITIONED BY (k)")
     files = shared.written(f"SELECT id, {value} AS k FROM range(9)", "hive", "k")
     shared.refused(files, r"has no column k: .* Copy its rows into the table instead")
@@ -202,7 +204,7 @@ def test_values_that_duckdb_would_read_otherwise_are_not_lost(shared: Shared, ki
     assert len(shared.agreed()) == 9
 
 
-def test_field_ids_of_a_file_do_not_make_up_for_a_column_that_it_lacks(shared: Shared) -> None:
+def test_an_added_file_with_field_ids_that_lacks_a_column_is_refused(shared: Shared) -> None:
     shared.created("id BIGINT, k STRING", "PARTITIONED BY (k)")
     place = shared.folder / "ids/k=a"
     place.mkdir(parents=True)
@@ -211,14 +213,14 @@ def test_field_ids_of_a_file_do_not_make_up_for_a_column_that_it_lacks(shared: S
     shared.refused("ids", r"k=a/f.parquet has field ids, and values in its path")
 
 
-def test_null_is_null_wherever_it_says_so(shared: Shared) -> None:
+def test_the_hive_null_directory_is_read_as_null_by_all_engines(shared: Shared) -> None:
     shared.created("id BIGINT, k STRING", "PARTITIONED BY (k)")
     shared.add(shared.written("SELECT id, CAST(NULL AS STRING) AS k FROM range(3)", "nulls", "k"))
     assert shared.agreed() == [(0, None), (1, None), (2, None)]
     assert spark(f"SELECT count(*) FROM {shared.spark_name} WHERE k IS NULL") == [(3,)]
 
 
-def test_a_partitioned_directory_whose_files_have_the_column_is_taken(shared: Shared) -> None:
+def test_a_hive_directory_whose_files_contain_the_column_is_accepted(shared: Shared) -> None:
     """What DuckDB writes with WRITE_PARTITION_COLUMNS."""
     shared.created("id BIGINT, k STRING", "PARTITIONED BY (k)")
     (shared.folder / "whole").mkdir(parents=True)
@@ -230,7 +232,7 @@ def test_a_partitioned_directory_whose_files_have_the_column_is_taken(shared: Sh
     assert shared.agreed() == [(i, f"v{i % 2}") for i in range(6)]
 
 
-def test_timestamps_of_a_form_that_not_all_read_are_refused(shared: Shared) -> None:
+def test_added_files_with_int96_timestamps_are_refused(shared: Shared) -> None:
     shared.created("id BIGINT, t TIMESTAMP")
     spark(f"INSERT INTO {shared.spark_name} VALUES (100, TIMESTAMP'2020-01-01 00:00:00Z')")
     query = "SELECT id, timestamp_micros(id) AS t FROM range(3)"
@@ -240,13 +242,13 @@ def test_timestamps_of_a_form_that_not_all_read_are_refused(shared: Shared) -> N
     assert [i for (i,) in spark(f"SELECT id FROM {shared.spark_name}")] == [100, 101]
 
 
-def test_timestamps_of_the_usual_form_are_taken(shared: Shared, micros: None) -> None:
+def test_added_files_with_microsecond_timestamps_are_accepted(shared: Shared, micros: None) -> None:
     shared.created("id BIGINT, t TIMESTAMP_NTZ")
     shared.add(shared.written("SELECT id, CAST(timestamp_micros(id) AS TIMESTAMP_NTZ) AS t FROM range(3)"))
     assert [i for i, _ in shared.agreed()] == [0, 1, 2]
 
 
-def test_columns_of_files_that_are_not_the_tables_are_ignored(shared: Shared) -> None:
+def test_additional_columns_of_added_files_are_ignored(shared: Shared) -> None:
     """A column that gets such a name later has no value of theirs, nor can a file be added that has one."""
     shared.created("id BIGINT")
     shared.add(shared.written("SELECT id, id AS more FROM range(3)", "more"))
@@ -257,7 +259,7 @@ def test_columns_of_files_that_are_not_the_tables_are_ignored(shared: Shared) ->
     shared.refused(again, "does not say that column more is the table's")
 
 
-def test_a_name_mapping_may_know_ids_that_are_no_columns(shared: Shared) -> None:
+def test_a_name_mapping_may_contain_ids_of_unknown_or_dropped_columns(shared: Shared) -> None:
     shared.created("id BIGINT, s STRING, gone STRUCT<x: INT, l: ARRAY<INT>>")
     name = shared.spark_name
     mapping = (
@@ -291,7 +293,7 @@ def parquet(folder: Path, name: str, **columns: list[Any]) -> str:
     return f"file://{folder}/{name}"
 
 
-def test_files_that_differ_may_come_with_the_commit_that_creates_the_table(there: There, shared: Shared) -> None:
+def test_files_with_different_columns_may_be_added_in_the_creating_commit(there: There, shared: Shared) -> None:
     files = [
         parquet(shared.folder, "a.parquet", i=[1, 2], s=["a", "b"]),
         parquet(shared.folder, "b.parquet", i=[3]),
@@ -332,7 +334,7 @@ def _elsewhere(shared: Shared, columns: str, files: str) -> Path:
     ],
     ids=["hive", "int96"],
 )
-def test_a_table_with_such_files_is_not_registered(
+def test_registering_a_table_with_files_that_duckdb_cannot_read_is_refused(
     there: There, shared: Shared, columns: str, files: Callable[[Shared], str], status: int, why: str
 ) -> None:
     newest = _elsewhere(shared, columns, files(shared))
@@ -343,7 +345,7 @@ def test_a_table_with_such_files_is_not_registered(
     assert shared.lake_snapshots() == before
 
 
-def test_a_table_with_values_in_directories_is_registered(there: There, shared: Shared) -> None:
+def test_a_table_with_hive_directory_values_can_be_registered(there: There, shared: Shared) -> None:
     files = shared.written("SELECT id, 'k' || id AS k FROM range(2)", "hive", "k")
     newest = _elsewhere(shared, "(id BIGINT, k STRING) USING iceberg PARTITIONED BY (k)", files)
     answer = register(there.server, shared.schema, "t", f"file://{newest}")

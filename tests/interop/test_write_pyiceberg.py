@@ -90,7 +90,7 @@ def test_pyiceberg_and_duckdb_change_rows_in_turn(served: Served) -> None:
         agree_at_every_snapshot(story, at_least=14)
 
 
-def test_a_table_that_is_old_to_pyiceberg_is_not_overwritten_with_it(served: Served) -> None:
+def test_a_stale_pyiceberg_overwrite_is_refused_and_a_stale_append_is_applied(served: Served) -> None:
     """An append is put on top; a delete that was thought out without DuckDB's rows is not."""
     with turns(served, "pyiceberg_old") as story:
         created(story).append(rows((1, "a", "a"), (2, "b", "a")))
@@ -101,7 +101,7 @@ def test_a_table_that_is_old_to_pyiceberg_is_not_overwritten_with_it(served: Ser
         assert seen(story).values("id", "name") == [(2, "b"), (3, "c")]
 
 
-def test_pyiceberg_overwrites_partitions_and_changes_them(served: Served) -> None:
+def test_pyiceberg_overwrites_partitions_and_changes_the_partition_spec(served: Served) -> None:
     with turns(served, "pyiceberg_parts") as story:
         made = created(story)
         with made.update_spec() as spec:
@@ -134,7 +134,7 @@ def test_pyiceberg_overwrites_partitions_and_changes_them(served: Served) -> Non
         agree_at_every_snapshot(story, at_least=8)
 
 
-def test_pyiceberg_changes_columns(served: Served) -> None:
+def test_pyiceberg_adds_renames_retypes_and_moves_columns(served: Served) -> None:
     with turns(served, "pyiceberg_columns") as story:
         schema = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("name", pa.string())])
         created(story, schema).append(rows((1, "a"), schema=schema))
@@ -178,7 +178,7 @@ def test_pyiceberg_changes_columns(served: Served) -> None:
         agree_at_every_snapshot(story, at_least=6)
 
 
-def test_h38_files_without_field_ids_are_read_by_name(served: Served) -> None:
+def test_h38_files_without_field_ids_added_by_pyiceberg_are_read_by_name(served: Served) -> None:
     """Two columns of one type, in another order than the table's, and one that the file does not have."""
     with turns(served, "pyiceberg_files") as story:
         schema = pa.schema([pa.field(n, pa.string()) for n in ("a", "b", "c")] + [pa.field("id", pa.int32())])
@@ -203,7 +203,7 @@ def test_h38_files_without_field_ids_are_read_by_name(served: Served) -> None:
         agree_at_every_snapshot(story, at_least=6)
 
 
-def test_pyiceberg_names_describes_and_forgets_snapshots(served: Served) -> None:
+def test_pyiceberg_tags_snapshots_adds_statistics_and_expires_snapshots(served: Served) -> None:
     with turns(served, "pyiceberg_refs") as story:
         created(story).append(rows((1, "a", "a")))
         told(story, "INSERT INTO {t} VALUES (2, 'b', 'a')")
@@ -245,7 +245,7 @@ def test_pyiceberg_names_describes_and_forgets_snapshots(served: Served) -> None
         agree_at_every_snapshot(story, at_least=3)
 
 
-def test_pyiceberg_makes_renames_and_drops_a_table(served: Served) -> None:
+def test_pyiceberg_creates_renames_and_drops_a_table(served: Served) -> None:
     """One that is staged is seen by nobody before it is committed."""
     catalog = served.warm.pyiceberg
     with turns(served, "pyiceberg_made") as story:

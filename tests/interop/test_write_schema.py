@@ -40,7 +40,7 @@ def test_h28_an_open_session_sees_a_new_column_at_once(sharing: Sharing) -> None
 
 
 @in_version(2)
-def test_h29_small_inserts_go_on_after_a_change_of_columns(sharing: Sharing) -> None:
+def test_h29_duckdb_inlines_rows_after_a_client_changed_the_columns(sharing: Sharing) -> None:
     with sharing.table(FILE, INLINED) as t:
         with t.iceberg().update_schema() as update:
             update.add_column("n", IntegerType())
@@ -74,7 +74,7 @@ def swapped(*numbers: int) -> pa.Table:
     return pa.table({"s": pa.array(["f"] * len(numbers)), "i": pa.array(numbers, pa.int32())})
 
 
-def test_h38_a_file_without_field_ids_is_read_by_names(sharing: Sharing) -> None:
+def test_h38_an_added_file_without_field_ids_is_read_by_column_names(sharing: Sharing) -> None:
     with sharing.table(FILE) as t:
         raw = t.raw()
         if sharing.format_version < 3:

@@ -110,7 +110,7 @@ def test_spark_overwrites_what_duckdb_has_written(served: Served) -> None:
 
 
 @in_version(3, "served")
-def test_spark_goes_back_and_names_snapshots(served: Served) -> None:
+def test_spark_rolls_back_and_tags_snapshots(served: Served) -> None:
     with turns(served, "back") as story:
         story.spark(f"CREATE TABLE {{t}} (id INT, name STRING) USING iceberg {properties(served.format_version)}")
         story.spark("INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
@@ -264,7 +264,7 @@ def _filters_are_right(story: Turns) -> None:
 
 
 @in_version(2, "served")
-def test_spark_creates_replaces_renames_and_drops(served: Served) -> None:
+def test_spark_creates_replaces_renames_and_drops_tables(served: Served) -> None:
     made = properties(served.format_version)
     with turns(served, "made") as story:
         # DuckDB's own table, which Spark knows how to go on with
@@ -305,7 +305,7 @@ def test_spark_creates_replaces_renames_and_drops(served: Served) -> None:
 
 
 @in_version(3, "served")
-def test_a_stream_into_a_table_is_written_exactly_once(served: Served, tmp_path: Path) -> None:
+def test_a_spark_stream_writes_each_row_exactly_once(served: Served, tmp_path: Path) -> None:
     with turns(served, "stream") as story:
         story.spark(f"CREATE TABLE {{t}} (id INT, name STRING) USING iceberg {properties(served.format_version)}")
         source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"

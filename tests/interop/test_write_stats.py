@@ -8,7 +8,7 @@ TEN = "INSERT INTO t SELECT range, 'd' FROM range(40)"
 
 
 @in_version(2)
-def test_h26_an_appended_value_beyond_all_bounds_is_found(sharing: Sharing) -> None:
+def test_h26_duckdb_finds_an_appended_value_outside_the_former_bounds(sharing: Sharing) -> None:
     with sharing.table(TEN) as t:
         t.append(1000, -5)
         t.shows([*range(40), 1000, -5])
@@ -20,7 +20,7 @@ def test_h26_an_appended_value_beyond_all_bounds_is_found(sharing: Sharing) -> N
 
 
 @in_version(3)
-def test_h26_the_first_rows_of_a_table_are_others(sharing: Sharing) -> None:
+def test_h26_duckdb_finds_rows_of_a_table_whose_first_rows_a_client_wrote(sharing: Sharing) -> None:
     with sharing.table() as t:
         t.append(1000)
         t.shows([1000], gone=[3])
@@ -29,7 +29,7 @@ def test_h26_the_first_rows_of_a_table_are_others(sharing: Sharing) -> None:
 
 
 @in_version(2)
-def test_h26_a_file_without_statistics_hides_nothing(sharing: Sharing) -> None:
+def test_h26_duckdb_finds_rows_of_a_file_without_statistics(sharing: Sharing) -> None:
     with sharing.table(TEN) as t:
         raw = t.raw()
         assert raw.commit("append", add=[raw.data_file(rows(1000), stats=False)]).status_code == 200
@@ -40,7 +40,7 @@ def test_h26_a_file_without_statistics_hides_nothing(sharing: Sharing) -> None:
 
 
 @in_version(3)
-def test_h27_a_warm_session_gives_no_row_id_twice(sharing: Sharing) -> None:
+def test_h27_an_open_session_does_not_reuse_row_ids_after_an_append(sharing: Sharing) -> None:
     with sharing.table(TEN) as t:
         t.append(*range(100, 110))
         t.tell("INSERT INTO t VALUES (200, 'x'), (201, 'y')")
@@ -50,7 +50,7 @@ def test_h27_a_warm_session_gives_no_row_id_twice(sharing: Sharing) -> None:
         t.shows([*range(40), *range(100, 110), 200, 201, 300, *range(400, 420)])
 
 
-def test_h37_a_row_without_an_id_gets_one(sharing: Sharing) -> None:
+def test_h37_a_row_written_without_a_row_id_gets_one(sharing: Sharing) -> None:
     """A writer that moves rows puts their ids into the file, and NULL for those that are new."""
     with sharing.table(TEN) as t:
         before = t.row_ids()
@@ -72,7 +72,7 @@ def test_h37_a_row_without_an_id_gets_one(sharing: Sharing) -> None:
         t.shows([*range(40), 77, 78, 80, 81])
 
 
-def test_h37_rows_without_ids_that_the_same_commit_deletes_are_gone(sharing: Sharing) -> None:
+def test_h37_rows_without_row_ids_deleted_by_the_same_commit_are_gone(sharing: Sharing) -> None:
     """The file that the deletes are about is another than the one that has the ids."""
     with sharing.table(TEN) as t:
         raw = t.raw()
@@ -107,7 +107,7 @@ def test_h39_counts_are_exact_after_every_kind_of_write(sharing: Sharing) -> Non
         t.shows([90, 91])
 
 
-def test_h18_a_file_without_its_bucket_is_refused_where_duckdb_looks_by_buckets(sharing: Sharing) -> None:
+def test_h18_a_file_without_a_bucket_value_is_refused_in_a_table_partitioned_by_bucket(sharing: Sharing) -> None:
     """DuckDB skips a file that has no bucket when it looks for a value, so its rows would be lost to filters."""
     inlined = "INSERT INTO t VALUES (40, 'in')"
     with sharing.table("ALTER TABLE t SET PARTITIONED BY (bucket(4, i))", TEN, inlined) as t:

@@ -89,6 +89,6 @@ def test_iceberg_shows_at_every_snapshot_what_duckdb_shows(world: World) -> None
 
 
 @pytest.mark.integration
-def test_spark_shows_now_what_duckdb_shows(world: World) -> None:
+def test_spark_shows_the_current_rows_that_duckdb_shows(world: World) -> None:
     catalog = spark.catalog(world.lake.settings, world.servers[0].uri)
     run(world, range(FIRST, FIRST + max(1, EXAMPLES // 4)), spark_agrees(catalog))

@@ -48,7 +48,7 @@ def failure(world: World, steps: Program) -> str | None:
     return None
 
 
-def test_both_sides_see_the_same_whoever_writes(world: World) -> None:
+def test_duckdb_and_iceberg_clients_see_the_same_rows_after_random_writes_of_both(world: World) -> None:
     for seed in range(FIRST, FIRST + EXAMPLES):
         failing = program(seed, LENGTH, WEIGHTS)
         if failure(world, failing) is not None:

@@ -38,7 +38,7 @@ def small_files(db: duckdb.DuckDBPyConnection, table: str) -> None:
     db.execute(f"INSERT INTO {table} VALUES (-1)")
 
 
-def test_compact_says_what_it_did(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_mergus_maintain_compact_prints_what_it_did(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA cron")
     small_files(db, "cron.t")
     small_files(db, "cron.u")
@@ -59,7 +59,7 @@ def test_compact_says_what_it_did(lake: TestLake, db: duckdb.DuckDBPyConnection)
     assert {table["table"]: table.get("merged-into") for table in done_here} == {"t": None, "u": 1}
 
 
-def test_what_fails_ends_with_1(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_mergus_maintain_exits_with_1_if_a_table_fails(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     small_files(db, "senseless")
     table_id = lake.sql("SELECT max(table_id) FROM ducklake_table")[0][0]
     lake.sql("INSERT INTO table_property VALUES (%s, 'mergus.maintenance.enabled', 'perhaps')", table_id)
@@ -73,7 +73,7 @@ def test_what_fails_ends_with_1(lake: TestLake, db: duckdb.DuckDBPyConnection) -
     assert "is no age like" in run(lake.settings, "expire", "--older-than", "soon").stderr
 
 
-def test_expire_sweep_and_orphans(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_mergus_maintain_runs_expire_sweep_and_orphans(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     small_files(db, "aged")
     before = lake.sql("SELECT count(*) FROM ducklake_snapshot")[0][0]
     told = run(lake.settings, "expire", "--older-than", "0s", "--dry-run")
@@ -92,7 +92,7 @@ def test_expire_sweep_and_orphans(lake: TestLake, db: duckdb.DuckDBPyConnection)
     assert run(lake.settings, "cancel", "123456789").exit_code == 1
 
 
-def test_a_job_that_is_cancelled_stops_between_tables(
+def test_a_cancelled_compaction_job_stops_between_tables(
     lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     db.execute("CREATE SCHEMA many")
@@ -128,7 +128,9 @@ def have_all_workers_look(lake: TestLake, number: int) -> None:
         eventually(lambda told=told: lake.sql(query, told) == [(number,)], 30)
 
 
-def test_the_schedule_asks_once_whoever_asks(lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_the_maintenance_schedule_of_several_servers_starts_each_job_once(
+    lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
     small_files(db, "scheduled")
     options: dict[str, Any] = {"maintenance_every": 3600, "expire_seconds": 86_400}
     with (

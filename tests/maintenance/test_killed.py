@@ -93,7 +93,7 @@ def assert_both_read_it(lake: TestLake, server: Server, schema: str) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_another_goes_on(
+def test_another_worker_continues_a_maintenance_job_whose_worker_was_killed(
     lake: TestLake,
     server: Server,
     kind: tuple[str, dict[str, Any]],

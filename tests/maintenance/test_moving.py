@@ -47,7 +47,9 @@ def are_outside(lake: TestLake, table: HandTable) -> bool:
     return not inside[0]
 
 
-def test_setting_a_lake_up_moves_them(lake: TestLake, table: HandTable, db: duckdb.DuckDBPyConnection) -> None:
+def test_init_moves_old_delete_files_out_of_table_locations(
+    lake: TestLake, table: HandTable, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("BEGIN")
     first = db.execute(f"SELECT i FROM {table.schema}.t ORDER BY 1").fetchall()
     assert not are_outside(lake, table)
@@ -71,7 +73,7 @@ def test_setting_a_lake_up_moves_them(lake: TestLake, table: HandTable, db: duck
 
 
 @pytest.mark.parametrize("at", ["moving.copied", "moving.moved"])
-def test_a_sweep_moves_them_and_may_be_killed(
+def test_a_sweep_moves_old_delete_files_and_may_be_killed_meanwhile(
     lake: TestLake, table: HandTable, db: duckdb.DuckDBPyConnection, at: str
 ) -> None:
     killed(lake, swept, at)
@@ -82,7 +84,7 @@ def test_a_sweep_moves_them_and_may_be_killed(
     assert [row[0] for row in in_duckdb(lake, db, table.schema)] == [2, 3, 5, 6]
 
 
-def test_one_that_is_lost_stays_what_it_is(lake: TestLake, table: HandTable) -> None:
+def test_a_missing_delete_file_is_not_moved_until_it_is_restored(lake: TestLake, table: HandTable) -> None:
     lost, other = only_ducklakes(lake, table.schema)
     content = table.bucket.get(lost)
     table.bucket.delete(lost)

@@ -77,7 +77,7 @@ def rows(*numbers: int) -> pa.Table:
     return pa.table({"i": pa.array(numbers, pa.int32()), "s": pa.array(["p"] * len(numbers))})
 
 
-def test_orphans_go_and_whatever_anything_names_stays(shown: Shown) -> None:
+def test_orphans_are_deleted_and_referenced_objects_are_kept(shown: Shown) -> None:
     for statement in ("INSERT INTO t VALUES (100, 'a')", "DELETE FROM t WHERE i = 3", "DELETE FROM t WHERE i = 100"):
         shown.db.execute(statement)
         load(shown.server, schema=shown.schema)
@@ -119,7 +119,7 @@ def test_orphans_go_and_whatever_anything_names_stays(shown: Shown) -> None:
     loads.assert_readable(shown.lake, shown.server, shown.db, schema=shown.schema)
 
 
-def test_what_is_not_of_a_table_of_this_lake_is_left_alone(shown: Shown) -> None:
+def test_objects_that_belong_to_no_table_of_this_lake_are_not_deleted_as_orphans(shown: Shown) -> None:
     load(shown.server, schema=shown.schema)
     view = {
         "name": "v",
@@ -154,7 +154,7 @@ def test_what_is_not_of_a_table_of_this_lake_is_left_alone(shown: Shown) -> None
     assert get(shown.server, schema=shown.schema).status_code == 200
 
 
-def test_the_rest_of_a_table_that_is_gone_goes_but_for_files_that_another_has(shown: Shown) -> None:
+def test_orphans_of_a_removed_table_are_deleted_except_files_that_another_table_uses(shown: Shown) -> None:
     table = loads.catalog(shown.lake.settings, shown.server).load_table((shown.schema, "t"))
     table.append(rows(1000))
     where = load(shown.server, schema=shown.schema)["location"]

@@ -144,7 +144,7 @@ def expire_all_but_the_last(kept: Kept) -> None:
 
 
 @in_both_formats
-def test_what_a_merge_replaced_goes_after_its_grace_and_history_stays(kept: Kept) -> None:
+def test_objects_that_a_merge_replaced_are_swept_after_the_grace_and_history_stays(kept: Kept) -> None:
     kept.tell(*STORY, *MERGED)
     kept.settled()
     retired = kept.garbage()
@@ -172,7 +172,7 @@ def test_what_a_merge_replaced_goes_after_its_grace_and_history_stays(kept: Kept
     kept.agrees(afresh=False)
 
 
-def test_what_expired_goes(kept: Kept) -> None:
+def test_objects_of_expired_snapshots_are_swept_after_the_grace(kept: Kept) -> None:
     kept.tell(*STORY)
     before = kept.needed()
     expire_all_but_the_last(kept)
@@ -190,7 +190,7 @@ def test_what_expired_goes(kept: Kept) -> None:
     kept.agrees(afresh=False)
 
 
-def test_of_a_table_that_was_dropped_and_expired_nothing_stays(kept: Kept) -> None:
+def test_all_objects_of_a_dropped_and_expired_table_are_swept(kept: Kept) -> None:
     kept.tell(*STORY)
     kept.settled()
     store = kept.store
@@ -212,7 +212,7 @@ def test_of_a_table_that_was_dropped_and_expired_nothing_stays(kept: Kept) -> No
         assert kept.lake.sql(f"SELECT FROM {name} WHERE table_id = %s", table_id) == [], name
 
 
-def test_versions_of_the_metadata_go_that_the_newest_does_not_list(kept: Kept) -> None:
+def test_metadata_files_that_the_newest_one_does_not_list_are_swept(kept: Kept) -> None:
     kept.tell("INSERT INTO t VALUES (1, 'a')")
     for number in range(6):
         properties = {"write.metadata.previous-versions-max": "2", "n": str(number)}
@@ -234,7 +234,7 @@ def rows(*numbers: int) -> pa.Table:
     return pa.table({"i": pa.array(numbers, pa.int32()), "s": pa.array(["p"] * len(numbers))})
 
 
-def test_what_commits_of_a_client_left_goes_and_its_data_stays(kept: Kept) -> None:
+def test_metadata_left_by_client_commits_is_swept_and_data_files_are_kept(kept: Kept) -> None:
     kept.tell("INSERT INTO t SELECT range, 'x' FROM range(40)")
     table = loads.catalog(kept.lake.settings, kept.server).load_table((kept.schema, "t"))
     table.append(rows(1000, 1001))
@@ -251,7 +251,7 @@ def test_what_commits_of_a_client_left_goes_and_its_data_stays(kept: Kept) -> No
     kept.agrees()
 
 
-def test_one_who_holds_older_metadata_reads_within_its_grace(kept: Kept) -> None:
+def test_a_reader_of_older_metadata_can_read_it_within_the_grace(kept: Kept) -> None:
     kept.tell(*STORY)
     held = get(kept.server, schema=kept.schema).json()["metadata-location"]
     properties = loads.s3_properties(kept.lake.settings)
@@ -269,7 +269,7 @@ def test_one_who_holds_older_metadata_reads_within_its_grace(kept: Kept) -> None
     kept.agrees(afresh=False)
 
 
-def test_one_that_is_killed_is_followed_by_another(kept: Kept) -> None:
+def test_a_killed_sweep_is_completed_by_the_next(kept: Kept) -> None:
     kept.tell(*STORY, *MERGED)
     kept.settled()
     found = swept(kept.lake, dry=True)
@@ -290,7 +290,7 @@ def test_one_that_is_killed_is_followed_by_another(kept: Kept) -> None:
     kept.agrees()
 
 
-def test_a_call_does_so_much_and_says_that_there_is_more(kept: Kept) -> None:
+def test_a_sweep_deletes_at_most_its_limit_and_reports_that_more_is_left(kept: Kept) -> None:
     kept.tell(*STORY, *MERGED)
     kept.settled()
     wanted = swept(kept.lake, dry=True).objects
@@ -308,7 +308,7 @@ class CalledOff(Exception):
     pass
 
 
-def test_one_that_is_called_off_leaves_the_rest_to_the_next(kept: Kept) -> None:
+def test_a_cancelled_sweep_leaves_the_rest_to_the_next(kept: Kept) -> None:
     # what tables of other tests have left is not what is told of
     swept(kept.lake)
     kept.tell(*STORY, *MERGED)
@@ -333,7 +333,7 @@ def test_one_that_is_called_off_leaves_the_rest_to_the_next(kept: Kept) -> None:
     kept.agrees()
 
 
-def test_what_was_made_again_under_the_same_name_stays(kept: Kept) -> None:
+def test_an_object_written_again_under_the_same_name_is_not_swept(kept: Kept) -> None:
     """Its row in the list of garbage notwithstanding."""
     kept.tell(*STORY)
     kept.forget()
@@ -346,7 +346,7 @@ def test_what_was_made_again_under_the_same_name_stays(kept: Kept) -> None:
     kept.agrees()
 
 
-def test_sweeps_while_others_write_and_load(kept: Kept, fleet: list[Server]) -> None:
+def test_sweeps_do_not_break_concurrent_writes_and_loads(kept: Kept, fleet: list[Server]) -> None:
     """Without any grace, so that all that happens between two sweeps is in question."""
     over = threading.Event()
     faults: list[str] = []

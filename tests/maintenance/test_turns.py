@@ -100,7 +100,7 @@ def story(lake: TestLake, server: Server) -> Iterator[Story]:
         yield Story(lake, server, db, schema)
 
 
-def test_what_is_written_again_while_it_is_deleted_is_there(story: Story) -> None:
+def test_a_manifest_list_written_again_while_a_sweep_deletes_it_exists_afterwards(story: Story) -> None:
     """The one chain of the table is made again, and comes out the same to the last byte."""
     before = load(story.server, schema=story.schema)["snapshots"]
     story.forget()
@@ -111,7 +111,7 @@ def test_what_is_written_again_while_it_is_deleted_is_there(story: Story) -> Non
     story.readable()
 
 
-def test_a_chain_is_not_made_from_one_that_has_been_deleted(story: Story) -> None:
+def test_new_metadata_does_not_build_on_a_manifest_list_that_a_sweep_deleted(story: Story) -> None:
     story.db.execute("INSERT INTO t VALUES (100)")
     load(story.server, schema=story.schema)
     story.db.execute("INSERT INTO t VALUES (101)")

@@ -21,7 +21,7 @@ def head(snapshot_id: int, epoch: int = 0) -> Head:
     return Head(snapshot_id, TIME, epoch)
 
 
-def test_changes_of_a_table_coalesce_and_done_follows_the_oldest_that_waits() -> None:
+def test_changes_of_one_table_coalesce_and_the_watermark_follows_the_oldest_pending_change() -> None:
     backlog = Backlog(head(10), 0)
     backlog.changed([1], head(11), now=0)
     backlog.changed([1, 2], head(12), now=0)
@@ -40,7 +40,7 @@ def test_changes_of_a_table_coalesce_and_done_follows_the_oldest_that_waits() ->
     assert backlog.take(0) is None
 
 
-def test_a_table_rests_after_it_was_worked_on_and_others_do_not_wait_for_it() -> None:
+def test_a_table_that_was_just_materialised_is_delayed_without_delaying_others() -> None:
     backlog = Backlog(head(0), 0)
     backlog.changed([1], head(1), now=0)
     assert backlog.take(0) == 1, "the first of a burst is at once"
@@ -57,7 +57,7 @@ def test_a_table_rests_after_it_was_worked_on_and_others_do_not_wait_for_it() ->
     assert backlog.take(5 + LONGEST_REST) == 1, "but not for long"
 
 
-def test_what_clients_ask_for_comes_first_and_what_only_might_have_changed_last() -> None:
+def test_requested_tables_are_materialised_first_and_possibly_changed_ones_last() -> None:
     backlog = Backlog(head(10), 0, is_wanted={3}.__contains__)
     backlog.sweep([5, 6], head(10, 1), holds=False)
     backlog.changed([2, 3], head(11, 1), now=0)
@@ -66,7 +66,7 @@ def test_what_clients_ask_for_comes_first_and_what_only_might_have_changed_last(
     assert set(taken[2:]) == {5, 6}
 
 
-def test_older_history_holds_up_neither_the_newest_nor_other_tables() -> None:
+def test_materialising_older_snapshots_delays_neither_new_ones_nor_other_tables() -> None:
     backlog = Backlog(head(0), 0)
     backlog.changed([1], head(50), now=0)
     assert backlog.take(0) == 1
@@ -82,7 +82,7 @@ def test_older_history_holds_up_neither_the_newest_nor_other_tables() -> None:
     assert (backlog.missing_from, backlog.numbers["waiting"]) == (52, 0)
 
 
-def test_a_failed_table_holds_nothing_up_and_is_tried_again_ever_later() -> None:
+def test_a_failed_table_blocks_no_others_and_is_retried_with_increasing_delays() -> None:
     backlog = Backlog(head(0), 0)
     backlog.changed([1], head(1), now=0)
     now, waited = 0.0, list[float]()
@@ -106,7 +106,7 @@ def test_a_failed_table_holds_nothing_up_and_is_tried_again_ever_later() -> None
     assert (backlog.failed, backlog.cured) == ({}, {1})
 
 
-def test_a_change_has_a_failed_table_tried_again_at_once() -> None:
+def test_a_new_change_retries_a_failed_table_at_once() -> None:
     for kind in (Unsupported.type, ServiceUnavailable.type):
         backlog = Backlog(head(0), 0)
         backlog.resume([Failure(1, kind, "broken", attempts=30)])
@@ -122,7 +122,7 @@ def test_a_change_has_a_failed_table_tried_again_at_once() -> None:
         assert backlog.take(3 + FIRST_RETRY) == 1
 
 
-def test_one_that_fails_again_before_its_cure_is_written_down_is_no_cure() -> None:
+def test_a_table_that_fails_again_before_its_recovery_is_recorded_stays_failed() -> None:
     backlog = Backlog(head(0), 0)
     backlog.resume([Failure(1, ServiceUnavailable.type, "down", attempts=1)])
     assert backlog.take(0) == 1
@@ -134,7 +134,7 @@ def test_one_that_fails_again_before_its_cure_is_written_down_is_no_cure() -> No
     assert (list(backlog.failed), backlog.cured) == ([1], set())
 
 
-def test_an_epoch_is_done_when_every_table_was_looked_at() -> None:
+def test_an_epoch_is_complete_after_every_table_was_checked() -> None:
     backlog = Backlog(head(5), 0)
     backlog.sweep([1, 2], head(5, epoch=3), holds=False)
     assert backlog.missing_from == 6, "no snapshot is missing"
@@ -147,7 +147,7 @@ def test_an_epoch_is_done_when_every_table_was_looked_at() -> None:
     assert backlog.epoch == 4
 
 
-def test_after_the_lake_has_gone_back_nothing_is_done_before_all_was_looked_at() -> None:
+def test_after_a_restore_the_watermark_is_reset_until_every_table_was_checked() -> None:
     backlog = Backlog(head(50), 0)
     backlog.changed([1], head(51), now=0)
     assert backlog.take(0) == 1

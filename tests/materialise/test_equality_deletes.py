@@ -70,26 +70,26 @@ def candidate(path: str, **changes: Any) -> Candidate:
     return Candidate(**({"path": path, "spec_id": 0, "partition": (), "sequence_number": 4} | changes))
 
 
-def test_rows_with_a_key_are_found(files: Files) -> None:
+def test_an_equality_delete_finds_the_rows_with_its_keys(files: Files) -> None:
     data = files.write({1: (LONG, [7, 8, None, 7, 9]), 2: (TEXT, list("abcde"))})
     assert files.resolve([files.deletes({1: (LONG, [7, 100])})], candidate(data)) == [[0, 3]]
     assert files.resolve([files.deletes({1: (LONG, [None])})], candidate(data)) == [[2]]
     assert files.resolve([files.deletes({1: (LONG, [])})], candidate(data)) == [[]]
 
 
-def test_a_key_of_two_columns_is_one_key(files: Files) -> None:
+def test_an_equality_delete_compares_all_columns_of_its_key(files: Files) -> None:
     data = files.write({1: (LONG, [1, 1, 2, 2, None]), 2: (TEXT, ["a", "b", "a", None, None])})
     keys = files.deletes({2: (TEXT, ["b", "a", None]), 1: (LONG, [1, 2, None])})
     assert files.resolve([keys], candidate(data)) == [[1, 2, 4]]
 
 
-def test_deletes_of_different_columns_and_files_add_up(files: Files) -> None:
+def test_equality_deletes_of_several_files_and_columns_are_combined(files: Files) -> None:
     data = files.write({1: (LONG, [1, 2, 3, 4]), 2: (TEXT, ["a", "b", "c", "d"])})
     deletes = [files.deletes({1: (LONG, [1])}), files.deletes({1: (LONG, [2])}), files.deletes({2: (TEXT, ["d"])})]
     assert files.resolve(deletes, candidate(data)) == [[0, 1, 3]]
 
 
-def test_only_older_files_are_touched(files: Files) -> None:
+def test_an_equality_delete_applies_to_older_files_only(files: Files) -> None:
     data = [files.write({1: (LONG, [1])}) for _ in range(3)]
     found = files.resolve(
         [files.deletes({1: (LONG, [1])})], *(candidate(x, sequence_number=4 + i) for i, x in enumerate(data))
@@ -97,7 +97,7 @@ def test_only_older_files_are_touched(files: Files) -> None:
     assert found == [[0], [], []]
 
 
-def test_partitioned_deletes_are_about_their_partition(files: Files) -> None:
+def test_a_partitioned_equality_delete_applies_to_its_partition_only(files: Files) -> None:
     paths = [files.write({1: (LONG, [1])}) for _ in range(5)]
     places = [(1, ("a",)), (1, ("b",)), (2, ("a",)), (0, ()), (1, (math.nan,))]
     candidates = [candidate(x, spec_id=s, partition=p) for x, (s, p) in zip(paths, places, strict=True)]
@@ -109,7 +109,7 @@ def test_partitioned_deletes_are_about_their_partition(files: Files) -> None:
     assert files.resolve([everywhere], *candidates) == [[0]] * 5
 
 
-def test_floats_are_equal_as_in_java(files: Files) -> None:
+def test_equality_deletes_compare_floats_as_java_does(files: Files) -> None:
     other_nan = struct.unpack("<d", bytes.fromhex("010000000000f8ff"))[0]
     data = files.write({3: (DOUBLE, [0.0, -0.0, math.nan, other_nan, 1.5, None])})
     assert files.resolve([files.deletes({3: (DOUBLE, [math.nan])})], candidate(data)) == [[2, 3]]
@@ -118,13 +118,13 @@ def test_floats_are_equal_as_in_java(files: Files) -> None:
     assert files.resolve([files.deletes({3: (DOUBLE, [1.5, math.nan])})], candidate(singles)) == [[0, 1]]
 
 
-def test_types_that_were_promoted_meet(files: Files) -> None:
+def test_equality_deletes_match_values_of_promoted_types(files: Files) -> None:
     ints, longs = files.write({1: (INT, [1, 2])}), files.write({1: (LONG, [2**40, 2])})
     assert files.resolve([files.deletes({1: (LONG, [2, 2**40])})], candidate(ints), candidate(longs)) == [[1], [0, 1]]
     assert files.resolve([files.deletes({1: (INT, [2])})], candidate(ints), candidate(longs)) == [[1], [1]]
 
 
-def test_a_file_without_the_column_has_its_default(files: Files) -> None:
+def test_equality_deletes_match_the_default_of_a_column_missing_in_a_file(files: Files) -> None:
     data = files.write({2: (TEXT, ["a", "b"])})
     assert files.resolve([files.deletes({1: (LONG, [None])})], candidate(data)) == [[0, 1]]
     with_default = {1: Field(1, "i", "long", initial_default=7), 2: S}
@@ -158,7 +158,9 @@ def test_a_file_without_the_column_has_its_default(files: Files) -> None:
         ("int", pa.int16(), 3, 4, 3),
     ],
 )
-def test_every_type(files: Files, kind: str, arrow: pa.DataType, one: Any, other: Any, default: Any) -> None:
+def test_equality_deletes_match_values_of_every_type(
+    files: Files, kind: str, arrow: pa.DataType, one: Any, other: Any, default: Any
+) -> None:
     field = Field(9, "x", kind, initial_default=default)
     data = files.write({9: (arrow, [other, one, None, one])})
     without = files.write({1: (LONG, [0, 0])})
@@ -168,7 +170,7 @@ def test_every_type(files: Files, kind: str, arrow: pa.DataType, one: Any, other
     assert found == [[0, 2], []]
 
 
-def test_files_without_ids_go_by_their_mapping(files: Files) -> None:
+def test_equality_deletes_resolve_files_without_field_ids_by_name_mapping(files: Files) -> None:
     data = files.write({2: (LONG, [1, 2]), 1: (LONG, [3, 1])}, ids=False)
     keys = files.deletes({1: (LONG, [1])})
     # named c2 and c1, but the other way round
@@ -178,7 +180,7 @@ def test_files_without_ids_go_by_their_mapping(files: Files) -> None:
         files.resolve([keys], candidate(data))
 
 
-def test_files_that_cannot_have_a_key_are_not_read(files: Files) -> None:
+def test_a_file_whose_bounds_exclude_every_key_is_not_read(files: Files) -> None:
     def bounds(low: int, high: int) -> dict[str, Any]:
         return {"lower_bounds": {1: struct.pack("<q", low)}, "upper_bounds": {1: struct.pack("<q", high)}}
 
@@ -194,13 +196,15 @@ def test_files_that_cannot_have_a_key_are_not_read(files: Files) -> None:
         files.resolve([files.deletes({1: (LONG, [None])})], candidate(nowhere, **bounds(1, 2)))
 
 
-def test_bounds_of_strings_may_be_cut(files: Files) -> None:
+def test_equality_deletes_respect_truncated_string_bounds(files: Files) -> None:
     data = files.write({2: (TEXT, ["abcdef", "abz"])})
     cut = {"lower_bounds": {2: b"abc"}, "upper_bounds": {2: b"ac"}}
     assert files.resolve([files.deletes({2: (TEXT, ["abcdef"])})], candidate(data, **cut)) == [[0]]
 
 
-def test_large_files_are_read_in_parts(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equality_deletes_are_resolved_in_large_files_batch_by_batch(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(equality_deletes, "BATCH_ROWS", 100)
     data = files.write({1: (LONG, list(range(1000)))}, row_group_size=130)
     without = files.write({2: (TEXT, ["x"] * 250)})
@@ -211,7 +215,7 @@ def test_large_files_are_read_in_parts(files: Files, monkeypatch: pytest.MonkeyP
     ]
 
 
-def test_what_cannot_be_resolved_is_refused(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_equality_delete_that_cannot_be_resolved_is_refused(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     data = candidate(files.write({1: (LONG, [1])}))
     nested = {1: Field(1, "l", List(Field(2, "element", "long")))}
     with pytest.raises(Unsupported, match="column 1"):
@@ -251,7 +255,7 @@ def comparable(row: tuple[Any, ...], ids: list[int]) -> tuple[Any, ...]:
     st.lists(st.tuples(st.sets(st.sampled_from([1, 2, 3]), min_size=1), rows), min_size=1, max_size=3),
     st.sets(st.sampled_from([1, 2, 3]), min_size=1),
 )
-def test_as_plain_python_compares(
+def test_equality_deletes_find_the_rows_that_plain_python_finds(
     tmp_path: Path, data: list[Any], deletes: list[tuple[set[int], list[Any]]], present: set[int]
 ) -> None:
     files = Files(tmp_path)

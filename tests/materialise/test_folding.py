@@ -34,7 +34,9 @@ positions = st.integers(0, 60)
     st.lists(st.tuples(positions, st.integers(1, 9)), max_size=30),
     st.sets(positions, min_size=1, max_size=30),
 )
-def test_every_position_is_there_once_with_its_oldest_snapshot(before: list[tuple[int, int]], new: set[int]) -> None:
+def test_a_folded_delete_file_has_each_position_once_with_its_oldest_snapshot(
+    before: list[tuple[int, int]], new: set[int]
+) -> None:
     dated = DatedPositions([p for p, _ in before], [s for _, s in before])
     folded = render("s3://b/x.parquet", dated, BitMap64(new), 10)
     expected = {p: min([s for q, s in before if q == p], default=10) for p in {*new, *(p for p, _ in before)}}
@@ -48,7 +50,7 @@ def test_every_position_is_there_once_with_its_oldest_snapshot(before: list[tupl
     assert folded.footer_size == int.from_bytes(folded.data[-8:-4], "little")
 
 
-def test_nothing_is_no_delete_file() -> None:
+def test_a_delete_file_without_positions_is_refused() -> None:
     with pytest.raises(ValueError, match="Nothing is deleted"):
         render("s3://b/x.parquet", None, BitMap64(), 10)
 
@@ -143,7 +145,9 @@ def schema_of(data: bytes) -> list[tuple[str, str, int, int]]:
     return [(c.name, c.physical_type, i, c.max_definition_level) for c, i in zip(columns, ids, strict=True)]
 
 
-def test_the_columns_are_those_that_ducklake_writes(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_folded_delete_file_has_the_columns_that_ducklake_writes(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     table = Deleting(lake, db, "columns_are_ducklakes")
     table.limit(0)
     for name, where, before in (("first", "i < 5", None), ("second", "i < 9", DatedPositions([1], [1]))):
@@ -153,7 +157,7 @@ def test_the_columns_are_those_that_ducklake_writes(lake: TestLake, db: duckdb.D
         assert schema_of(render("x", before, BitMap64([3]), 7).data) == schema_of(theirs), name
 
 
-def test_the_first_deletes_of_a_file(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_the_first_delete_file_of_a_data_file_keeps_history(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     table = Deleting(lake, db, "first_deletes")
     folded = table.fold([0, 7, 39])
     assert (folded.begin, folded.partial_max) == (now(lake), None)
@@ -161,7 +165,7 @@ def test_the_first_deletes_of_a_file(lake: TestLake, db: duckdb.DuckDBPyConnecti
     table.assert_history_stands()
 
 
-def test_h34_inlined_deletes_are_folded_in(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_h34_inlined_deletes_are_folded_into_a_new_delete_file(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     table = Deleting(lake, db, "inlined_folded")
     table.delete("i = 3")
     table.delete("i = 5")
@@ -172,7 +176,7 @@ def test_h34_inlined_deletes_are_folded_in(lake: TestLake, db: duckdb.DuckDBPyCo
     table.assert_history_stands()
 
 
-def test_h06_deletes_on_top_of_each_other(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_h06_repeated_deletes_are_folded_and_keep_history(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     table = Deleting(lake, db, "on_top")
     table.fold([1, 2])
     table.delete("i = 3")  # inlined
@@ -191,7 +195,9 @@ def test_h06_deletes_on_top_of_each_other(lake: TestLake, db: duckdb.DuckDBPyCon
     table.assert_history_stands()
 
 
-def test_a_deletion_vector_of_ducklake_is_folded_in(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_ducklake_deletion_vector_is_folded_into_a_new_delete_file(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     table = Deleting(lake, db, "vector_folded")
     table.limit(0)
     db.execute("CALL lake.set_option('write_deletion_vectors', true, table_name => 'vector_folded')")
@@ -203,7 +209,9 @@ def test_a_deletion_vector_of_ducklake_is_folded_in(lake: TestLake, db: duckdb.D
     table.assert_history_stands()
 
 
-def test_h11_a_position_in_two_places_is_folded_once(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_h11_a_position_deleted_inline_and_in_a_file_is_folded_once(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     table = Deleting(lake, db, "two_places")
     other = lake.duckdb()
     other.execute(f"BEGIN; DELETE FROM {table.table} WHERE i < 15")

@@ -91,7 +91,7 @@ def listed(story: Story) -> list[int]:
     return [s["snapshot-id"] for s in story.load()["snapshots"]]
 
 
-def test_an_ordinary_table_costs_no_look_at_its_files(served: Served) -> None:
+def test_the_footers_of_a_plain_table_are_not_read(served: Served) -> None:
     story = served.story("ordinary", inlining=0).run(
         "CREATE TABLE t(i INTEGER, d DOUBLE)", "INSERT INTO t SELECT range, range FROM range(20)"
     )
@@ -114,9 +114,7 @@ def test_files_added_in_another_order_and_case_are_read_by_their_names(served: S
 
 
 @pytest.mark.parametrize("scheme", ["s3a", "s3n"])
-def test_a_file_that_was_added_by_another_scheme_of_s3_is_shown_where_all_readers_find_it(
-    served: Served, scheme: str
-) -> None:
+def test_a_file_added_with_an_s3a_or_s3n_path_is_shown_with_an_s3_path(served: Served, scheme: str) -> None:
     story = served.story(f"scheme_{scheme}").run(
         "CREATE TABLE t(i INTEGER, s VARCHAR)", "INSERT INTO t VALUES (1, 'own')"
     )
@@ -141,7 +139,7 @@ def test_a_file_that_was_added_by_another_scheme_of_s3_is_shown_where_all_reader
         ("http", "not every Iceberg reader reads from http://"),
     ],
 )
-def test_a_path_that_readers_do_not_resolve_alike_is_refused_and_says_what_to_do(
+def test_a_file_path_that_readers_resolve_differently_is_refused_with_a_remedy(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str, reason: str
 ) -> None:
     story = served.story(f"spelled_{spelling}").run("CREATE TABLE t(i INTEGER)", "INSERT INTO t VALUES (1)")
@@ -170,7 +168,7 @@ def test_a_path_that_readers_do_not_resolve_alike_is_refused_and_says_what_to_do
     assert set(before) <= set(listed(story))
 
 
-def test_a_file_without_field_ids_and_without_a_mapping_is_refused_until_its_rows_are_written_anew(
+def test_a_file_without_field_ids_and_name_mapping_is_refused_until_it_is_rewritten(
     served: Served,
 ) -> None:
     """As lakes of earlier versions have them: some readers would find NULLs in it, and others fail."""
@@ -242,7 +240,7 @@ ARROW_TABLE = """CREATE TABLE t(b BOOLEAN, i8 INTEGER, i INTEGER, n BIGINT, d DO
 
 
 @pytest.mark.parametrize("integers", [False, True], ids=["decimals-fixed", "decimals-as-integers"])
-def test_what_pyarrow_writes_is_read_by_all_and_found_by_filters(served: Served, integers: bool) -> None:
+def test_added_files_of_pyarrow_are_read_and_filtered_by_all_engines(served: Served, integers: bool) -> None:
     story = served.story(f"arrow_{integers}".lower()).run(ARROW_TABLE)
     Adds(story).arrow(ARROW_ROWS, store_decimal_as_integer=integers)
     story.agree()
@@ -268,7 +266,7 @@ def check_filters(story: Story, filters: dict[str, str]) -> None:
         assert (name, counted, duckdb, table.scan(text).to_arrow().num_rows) == (name, 10, 10, 10)
 
 
-def test_what_duckdb_writes_is_read_by_all_and_spark_is_told_to_read_integers_slowly(served: Served) -> None:
+def test_added_files_of_duckdb_disable_vectorised_reads_in_spark_and_are_read_by_all(served: Served) -> None:
     story = served.story("duckdb_written").run("CREATE TABLE t(i INTEGER, n BIGINT, m BIGINT, o BIGINT, j JSON)")
     values = "(range % 2)::SMALLINT AS i, -(range % 2)::INTEGER AS n, (range % 2)::TINYINT AS m"
     Adds(story).select(f"SELECT {values}, (range % 2)::BIGINT AS o, '[1]'::JSON AS j FROM range(20)")
@@ -277,7 +275,7 @@ def test_what_duckdb_writes_is_read_by_all_and_spark_is_told_to_read_integers_sl
     check_filters(story, {"i": "i = 1", "n": "n = -1", "m": "m = 1", "o": "o = 0"})
 
 
-def test_a_file_with_the_right_field_ids_may_have_columns_of_others(served: Served) -> None:
+def test_a_file_with_the_field_ids_of_the_table_may_have_additional_columns(served: Served) -> None:
     story = served.story("right_ids").run("CREATE TABLE t(a INTEGER, b INTEGER)")
     adds = Adds(story)
     adds.select("SELECT 2 AS b, 1 AS a FROM range(20)", copy=", FIELD_IDS {a: 1, b: 2}")
@@ -370,7 +368,7 @@ REFUSED: dict[str, tuple[str, Callable[[Adds], str], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_file_that_readers_would_read_otherwise_is_refused_by_name(served: Served, case: str) -> None:
+def test_a_file_that_readers_would_misread_is_refused_with_its_path(served: Served, case: str) -> None:
     columns, add, why = REFUSED[case]
     story = served.story("refused_" + "".join(c if c.isalnum() else "_" for c in case))
     story.run(f"CREATE TABLE t({columns})")
@@ -387,7 +385,7 @@ def test_a_file_that_readers_would_read_otherwise_is_refused_by_name(served: Ser
 IGNORE = ", ignore_extra_columns => true, allow_missing => true"
 
 
-def test_columns_that_are_not_the_tables_are_ignored_by_all(served: Served) -> None:
+def test_additional_columns_of_added_files_are_ignored_by_all_engines(served: Served) -> None:
     """On every level, and whatever is in them; and a column that gets such a name later has no value of theirs."""
     story = served.story("ignored").run("CREATE TABLE t(i INTEGER, st STRUCT(a INTEGER, b VARCHAR))")
     adds = Adds(story)
@@ -409,7 +407,7 @@ def test_columns_that_are_not_the_tables_are_ignored_by_all(served: Served) -> N
     assert (counted, warm.table("ignored", "t").scan("z = 5").to_arrow().num_rows) == (0, 0)
 
 
-def test_an_ignored_column_is_refused_once_another_file_has_the_name_as_the_tables(served: Served) -> None:
+def test_an_ignored_column_is_refused_once_its_name_is_a_column_in_another_file(served: Served) -> None:
     """By the one name mapping of the table it would be that column."""
     story = served.story("ignored_no_more").run("CREATE TABLE t(i INTEGER)")
     adds = Adds(story)
@@ -429,7 +427,7 @@ def test_files_from_before_and_after_a_rename_are_read_by_both_names(served: Ser
     assert story.agree().counts == [20, 40]
 
 
-def test_a_merge_makes_a_file_of_an_added_one_that_all_can_read(served: Served) -> None:
+def test_merging_an_added_file_makes_it_readable_by_all_engines(served: Served) -> None:
     story = served.story("merged").run("CREATE TABLE t(a BIGINT)")
     adds = Adds(story)
     for _ in range(2):
@@ -440,7 +438,7 @@ def test_a_merge_makes_a_file_of_an_added_one_that_all_can_read(served: Served) 
     assert story.agree().counts == [20, 40, 40]
 
 
-def test_a_file_that_is_missing_is_not_served_until_it_is_there(served: Served) -> None:
+def test_a_table_with_a_missing_file_is_not_served_until_the_file_exists(served: Served) -> None:
     story = served.story("missing").run("CREATE TABLE t(a INTEGER)")
     place = Adds(story).select("SELECT 1 AS a FROM range(20)")
     objects = Objects(story.lake.settings)
@@ -453,7 +451,7 @@ def test_a_file_that_is_missing_is_not_served_until_it_is_there(served: Served) 
     assert story.agree().counts == [20]
 
 
-def test_rows_of_a_file_of_other_types_are_shown_once_they_are_inserted_again(served: Served) -> None:
+def test_rows_of_a_file_with_unreadable_types_are_shown_after_reinserting_them(served: Served) -> None:
     """As the refusal says."""
     story = served.story("anew", inlining=0, tables=()).run("CREATE TABLE t(a BIGINT)")
     place = Adds(story).select("SELECT range::UINTEGER AS a FROM range(20)")
@@ -491,7 +489,7 @@ def test_a_retype_is_refused_while_a_file_has_the_old_type(served: Served) -> No
     assert found.counts == [20, 0, 20]
 
 
-def test_a_retype_is_served_if_the_files_that_may_be_old_are_not(served: Served) -> None:
+def test_a_retype_is_served_if_no_file_has_the_old_type(served: Served) -> None:
     story = served.story("retyped_exactly", inlining=0)
     story.run("CREATE TABLE t(i INTEGER, l INTEGER[])")
     # of the very snapshot of the retype, but written after it
@@ -505,14 +503,14 @@ def test_a_retype_is_served_if_the_files_that_may_be_old_are_not(served: Served)
     assert len(facts(story, "columns")) == 2
 
 
-def test_a_retype_of_an_element_is_seen(served: Served) -> None:
+def test_a_retype_of_a_list_element_is_refused_while_a_file_has_the_old_type(served: Served) -> None:
     story = served.story("retyped_element", inlining=0, tables=())
     story.run("CREATE TABLE t(l INTEGER[])", "INSERT INTO t SELECT [range] FROM range(20)")
     story.run("ALTER TABLE t ALTER l TYPE DOUBLE[]")
     assert "column element is stored as int32/int32" in refusal(story)
 
 
-def test_a_column_that_could_not_be_shown_hides_no_rows_when_it_is_dropped(served: Served) -> None:
+def test_rows_are_shown_after_an_unsupported_column_is_dropped(served: Served) -> None:
     """The rows came with a snapshot that is left out: that of the drop shows them."""
     story = served.story("dropped", inlining=0, tables=())
     story.run("CREATE TABLE t(i INTEGER, u UINTEGER)", "INSERT INTO t SELECT range, range FROM range(20)")
@@ -532,7 +530,7 @@ def nan_counts(story: Story, temper: str = "warm") -> dict[str, list[int | None]
 NANS = "CASE WHEN range % 3 = 0 THEN 'NaN'::DOUBLE WHEN range % 3 = 1 THEN NULL ELSE range END"
 
 
-def test_nans_are_counted_once_for_all_processes(served: Served) -> None:
+def test_nan_counts_of_a_file_are_computed_once_for_all_processes(served: Served) -> None:
     story = served.story("nans", inlining=0).run(
         'CREATE TABLE t(i INTEGER, d DOUBLE, f FLOAT, st STRUCT(x DOUBLE, y INTEGER), "a.b" DOUBLE)',
         f"INSERT INTO t SELECT range, {NANS}, range, CASE WHEN range < 6 THEN {{'x': {NANS}, 'y': 1}} END, {NANS} "
@@ -565,7 +563,7 @@ def in_file(story: Story, path: str) -> int:
     return sum(value is not None and math.isnan(value) for value in column.to_pylist())
 
 
-def test_nans_of_files_that_were_added_are_counted_by_name(served: Served) -> None:
+def test_nans_of_added_files_are_counted_by_column_name(served: Served) -> None:
     story = served.story("nans_added").run("CREATE TABLE t(i INTEGER, d DOUBLE, st STRUCT(x FLOAT))")
     Adds(story).select(f"SELECT {{'x': {NANS}::FLOAT}} AS st, {NANS} AS d, range::INTEGER AS i FROM range(20)")
     story.agree()
@@ -585,7 +583,7 @@ def test_nans_of_a_merged_file_are_counted_over_all_its_rows(served: Served) -> 
     assert nan_counts(story)["d"] == [14]
 
 
-def test_what_was_found_is_believed_only_of_the_same_object(served: Served) -> None:
+def test_cached_footer_facts_are_used_only_for_the_same_object(served: Served) -> None:
     story = served.story("believed").run("CREATE TABLE t(a INTEGER)")
     place = Adds(story).select("SELECT 1 AS a FROM range(20)")
     assert story.agree().counts == [20]
@@ -616,7 +614,7 @@ SCHEMA = Schema((Field(1, "a", "int"), Field(2, "b", "long")))
 OWN = (MappedField(1, ("a",)), MappedField(2, ("b",)))
 
 
-def test_a_column_beside_the_tables_may_not_have_an_id_of_icebergs_own() -> None:
+def test_an_additional_column_of_a_file_may_not_have_a_reserved_field_id() -> None:
     columns = [Part("a", 1, "int32", nulls=True), Part("b", 2, "int64", nulls=True)]
     ids = frozenset({1, 2})
     assert judge([*columns, Part("z", 9, "int96", nulls=True)], SCHEMA, OWN, frozenset(), ids).misfit is None
@@ -625,7 +623,7 @@ def test_a_column_beside_the_tables_may_not_have_an_id_of_icebergs_own() -> None
     assert judge([columns[0], columns[0]], SCHEMA, OWN, frozenset(), ids).misfit == "column a is there twice"
 
 
-def test_of_ducklakes_own_files_only_what_was_retyped_is_judged() -> None:
+def test_only_retyped_columns_of_ducklakes_own_files_are_checked() -> None:
     columns = [Part("a", 1, "double", nulls=True), Part("b", 2, "int32/int16", nulls=True)]
     ids = frozenset({1, 2})
     assert judge(columns, SCHEMA, None, frozenset({2}), ids).slowly

@@ -148,7 +148,7 @@ A, B, C, D = (data_file(x) for x in "abcd")
 DV_A, DV_B, DV_A2 = vector("v", 4, A.file_path), vector("v", 44, B.file_path), vector("w", 4, A.file_path)
 
 
-def test_an_append(table: Table) -> None:
+def test_an_append_adds_the_files_of_its_new_manifests(table: Table) -> None:
     ours = table.manifest(added(A, BASE), by=BASE)
     found = table.changes([ours], table.manifest(added(B), added(C, MINE)), ours)
     assert names(found) == (["b", "c"], [], [], [])
@@ -158,7 +158,7 @@ def test_an_append(table: Table) -> None:
     assert {B.file_path, C.file_path} <= set(table.checked)
 
 
-def test_manifests_of_both_are_not_read(table: Table) -> None:
+def test_manifests_shared_with_the_base_snapshot_are_not_read(table: Table) -> None:
     ours = table.manifest(added(A, BASE), by=BASE)
     Path(ours.manifest_path).unlink()
     assert names(table.changes([ours], ours)) == ([], [], [], [])
@@ -166,20 +166,20 @@ def test_manifests_of_both_are_not_read(table: Table) -> None:
         table.changes([ours])
 
 
-def test_removed_files_may_be_said_or_left_out(table: Table) -> None:
+def test_removed_files_may_be_listed_as_deleted_or_omitted(table: Table) -> None:
     ours = table.manifest(added(A, BASE), added(B, BASE), added(C, BASE), by=BASE)
     rewritten = table.manifest(existing(A), deleted(B))
     assert names(table.changes([ours], rewritten)) == ([], ["b", "c"], [], [])
 
 
-def test_a_manifest_of_an_older_snapshot_with_a_file_taken_out(table: Table) -> None:
+def test_a_rewritten_manifest_that_keeps_an_older_snapshot_id_removes_its_deleted_files(table: Table) -> None:
     """As DuckDB does it: nothing but the statuses says whose it is."""
     ours = table.manifest(added(A, BASE), added(B, BASE), by=BASE)
     rewritten = table.manifest(existing(A), Entry(DELETED, BASE, BASE, BASE, B), by=BASE)
     assert names(table.changes([ours], rewritten)) == ([], ["b"], [], [])
 
 
-def test_merged_manifests_change_nothing(table: Table) -> None:
+def test_merging_manifests_changes_no_files(table: Table) -> None:
     first, second = table.manifest(added(A, BASE), by=BASE), table.manifest(added(B, BASE), by=BASE)
     assert names(table.changes([first, second], table.manifest(existing(A), existing(B)))) == ([], [], [], [])
     assert names(table.changes([first, second], table.manifest(existing(A), existing(B), added(C)))) == (
@@ -190,7 +190,7 @@ def test_merged_manifests_change_nothing(table: Table) -> None:
     )
 
 
-def test_deletion_vectors_in_one_file_are_told_apart(table: Table) -> None:
+def test_deletion_vectors_in_one_puffin_file_are_distinguished(table: Table) -> None:
     ours = table.manifest(added(DV_A, BASE), added(DV_B, BASE), by=BASE)
     found = table.changes([ours], table.manifest(existing(DV_B), deleted(DV_A)), table.manifest(added(DV_A2)))
     assert names(found) == ([], [], ["w"], ["v"])
@@ -198,20 +198,20 @@ def test_deletion_vectors_in_one_file_are_told_apart(table: Table) -> None:
     assert found.added_deletes[0].sequence_number is None
 
 
-def test_a_delete_file_is_the_same_if_its_data_file_is_forgotten(table: Table) -> None:
+def test_a_delete_file_without_referenced_data_file_is_recognised_as_the_same(table: Table) -> None:
     ours = data_file("p", content=POSITION_DELETES, referenced_data_file=A.file_path)
     before = table.manifest(added(ours, BASE), by=BASE)
     after = table.manifest(existing(replace(ours, referenced_data_file=None)))
     assert names(table.changes([before], after)) == ([], [], [], [])
 
 
-def test_an_entry_may_have_an_older_sequence_number(table: Table) -> None:
+def test_an_added_delete_file_may_have_an_older_sequence_number(table: Table) -> None:
     file = data_file("e", content=EQUALITY_DELETES, equality_ids=[1])
     found = table.changes([], table.manifest(Entry(ADDED, None, 3, None, file)))
     assert [x.sequence_number for x in found.added_deletes] == [3]
 
 
-def test_partitions(table: Table) -> None:
+def test_added_files_are_read_with_the_partition_spec_of_their_manifest(table: Table) -> None:
     file = replace(A, partition=(5,))
     (found,) = table.changes([], table.manifest(added(file), spec_id=1)).added
     assert (found.spec_id, found.file.partition) == (1, (5,))
@@ -225,7 +225,7 @@ def test_partitions(table: Table) -> None:
         table.difference([], path, {1: replace(UNPARTITIONED, spec_id=1)})
 
 
-def test_a_stale_base_is_a_conflict(table: Table) -> None:
+def test_a_commit_on_a_stale_base_is_a_conflict(table: Table) -> None:
     with pytest.raises(CommitFailed, match="another state of the table"):
         table.changes([], table.manifest(existing(A)))
     with pytest.raises(CommitFailed, match="another state of the table"):
@@ -236,7 +236,7 @@ def test_a_stale_base_is_a_conflict(table: Table) -> None:
         table.changes([], gone)
 
 
-def test_what_a_list_says_of_a_manifest_must_be_so(table: Table) -> None:
+def test_a_manifest_list_that_contradicts_its_manifests_is_refused(table: Table) -> None:
     entries = [added(A), existing(B), deleted(C)]
     before = [table.manifest(added(B, BASE), added(C, BASE), by=BASE)]
     assert names(table.changes(before, table.manifest(*entries))) == (["a"], ["c"], [], [])
@@ -258,7 +258,7 @@ def test_what_a_list_says_of_a_manifest_must_be_so(table: Table) -> None:
             table.changes(before, table.manifest(*entries, **wrong))
 
 
-def test_a_file_is_listed_once(table: Table) -> None:
+def test_a_commit_that_lists_a_file_twice_is_refused(table: Table) -> None:
     with pytest.raises(BadRequest, match="lists a file twice: s3://b/t/a"):
         table.changes([], table.manifest(added(A)), table.manifest(added(A)))
     ours = table.manifest(added(A, BASE), by=BASE)
@@ -290,12 +290,16 @@ def test_a_file_is_listed_once(table: Table) -> None:
         (added(replace(DV_A, file_format="PARQUET")), BadRequest, "place within one"),
     ],
 )
-def test_files_that_cannot_be_taken(table: Table, entry: Entry, error: type[Exception], says: str) -> None:
+def test_entries_of_files_that_cannot_be_accepted_are_refused(
+    table: Table, entry: Entry, error: type[Exception], says: str
+) -> None:
     with pytest.raises(error, match=says):
         table.changes([], table.manifest(entry))
 
 
-def test_what_is_missing_or_too_large(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_forbidden_encrypted_or_too_large_manifests_are_refused(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(BadRequest, match="Manifest list is missing"):
         table.difference([], str(table.folder / "nothing.avro"))
     with pytest.raises(Forbidden):
@@ -316,7 +320,9 @@ def test_what_is_missing_or_too_large(table: Table, monkeypatch: pytest.MonkeyPa
                 table.changes([], table.manifest(added(A)), table.manifest(added(B)))
 
 
-def test_manifests_share_what_they_may_unpack_to(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manifests_of_a_commit_share_one_limit_on_unpacked_bytes(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     many = [table.manifest(*(added(data_file(f"{i}-{j}")) for j in range(100))) for i in range(10)]
     assert len(table.changes([], *many).added) == 1000
     monkeypatch.setattr(incoming, "MOST_UNPACKED", 30_000)
@@ -357,7 +363,7 @@ def pyiceberg_list(folder: Path, version: Any, codec: Any, spec_id: int) -> str:
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2"])
 @pytest.mark.parametrize("spec_id", [0, 1])
-def test_pyiceberg(table: Table, codec: str, spec_id: int) -> None:
+def test_manifests_written_by_pyiceberg_are_read(table: Table, codec: str, spec_id: int) -> None:
     found = table.difference([], pyiceberg_list(table.folder, 2, codec, spec_id))
     assert names(found)[0] == ["0", "1", "2"]
     assert [x.file.partition for x in found.added] == [(i,) * spec_id for i in range(3)]
@@ -365,7 +371,7 @@ def test_pyiceberg(table: Table, codec: str, spec_id: int) -> None:
 
 
 @pytest.mark.parametrize("codec", ["snappy", "zstandard"])
-def test_codecs_that_are_not_read(table: Table, codec: str) -> None:
+def test_manifests_with_an_unsupported_codec_are_refused(table: Table, codec: str) -> None:
     try:
         path = pyiceberg_list(table.folder, 2, codec, 0)
     except ImportError:
@@ -376,7 +382,7 @@ def test_codecs_that_are_not_read(table: Table, codec: str) -> None:
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), in_list=st.booleans())
-def test_damage_is_a_4xx(tmp_path: Path, data: st.DataObject, in_list: bool) -> None:
+def test_a_damaged_manifest_or_list_is_a_client_error(tmp_path: Path, data: st.DataObject, in_list: bool) -> None:
     table = Table(tmp_path)
     ours = table.manifest(added(A, BASE), added(B, BASE), by=BASE)
     theirs = table.manifest(existing(A), deleted(B), added(C), added(D))
@@ -401,7 +407,7 @@ def test_damage_is_a_4xx(tmp_path: Path, data: st.DataObject, in_list: bool) -> 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_what_changes_is_the_difference_of_sets(tmp_path: Path, data: st.DataObject) -> None:
+def test_a_commit_changes_exactly_the_difference_of_the_file_sets(tmp_path: Path, data: st.DataObject) -> None:
     """However files are spread over manifests, and whatever is said of those that went."""
     table = Table(tmp_path)
     pool = [data_file(str(i)) for i in range(8)]

@@ -93,28 +93,28 @@ def changed(delete: AddedDelete, **changes: Any) -> AddedDelete:
     return replace(delete, file=replace(delete.file, **changes))
 
 
-def test_h33_one_file_about_two_data_files(client: Client) -> None:
+def test_h33_a_delete_file_may_delete_from_two_data_files(client: Client) -> None:
     delete = client.put(position_deletes.write({ONE: [3, 5], TWO: [3]}), 3)
     assert client.read(delete) == {ONE: [3, 5], TWO: [3]}
 
 
-def test_h35_rows_in_any_order_and_twice(client: Client) -> None:
+def test_h35_unsorted_and_duplicate_positions_are_read_as_a_set(client: Client) -> None:
     data = parquet([(TWO, 9), (ONE, 5), (TWO, 1), (ONE, 5), (TWO, 9)])
     assert client.read(client.put(data, 5)) == {ONE: [5], TWO: [1, 9]}
 
 
-def test_files_about_the_same_data_file_add_up(client: Client) -> None:
+def test_several_delete_files_of_one_data_file_are_combined(client: Client) -> None:
     first, second = client.put(parquet([(ONE, 1), (ONE, 2)]), 2), client.put(parquet([(ONE, 2), (TWO, 0)]), 2)
     assert client.read(first, second) == {ONE: [1, 2], TWO: [0]}
     assert client.read() == {}
 
 
-def test_equality_deletes_are_left_alone(client: Client) -> None:
+def test_equality_delete_files_are_not_read_as_position_deletes(client: Client) -> None:
     delete = client.put(b"", 1, content=EQUALITY_DELETES, equality_ids=[1])
     assert client.read(delete) == {}
 
 
-def test_columns_go_by_their_ids(client: Client) -> None:
+def test_columns_of_a_delete_file_are_found_by_field_id_and_then_by_name(client: Client) -> None:
     data = parquet([(ONE, 4)], names=("pos", "file_path"))
     assert client.read(client.put(data, 1)) == {ONE: [4]}
     swapped = parquet([(4, ONE)], ids=IDS[::-1], kinds=(pa.int64(), pa.string()))
@@ -123,7 +123,7 @@ def test_columns_go_by_their_ids(client: Client) -> None:
     assert client.read(client.put(parquet([(ONE, 4)], kinds=(pa.large_string(), pa.int64())), 1)) == {ONE: [4]}
 
 
-def test_the_row_itself_is_not_read(client: Client) -> None:
+def test_the_row_column_of_a_delete_file_is_ignored(client: Client) -> None:
     kind = pa.struct([pa.field("x", pa.int64())])
     columns = [pa.array([ONE]), pa.array([4], pa.int64()), pa.array([{"x": 7}], kind)]
     sink = io.BytesIO()
@@ -131,14 +131,14 @@ def test_the_row_itself_is_not_read(client: Client) -> None:
     assert client.read(client.put(sink.getvalue(), 1)) == {ONE: [4]}
 
 
-def test_large_files_are_read_in_parts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_delete_files_are_read_batch_by_batch(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incoming_deletes, "BATCH_ROWS", 100)
     rows = [((ONE, TWO)[i % 2], i) for i in range(1000)]
     data = parquet(rows, row_group_size=130)
     assert client.read(client.put(data, 1000)) == {ONE: list(range(0, 1000, 2)), TWO: list(range(1, 1000, 2))}
 
 
-def test_deletion_vectors(client: Client) -> None:
+def test_deletion_vectors_of_a_client_are_read(client: Client) -> None:
     deletes = {ONE: {0, 7, 2**33}, TWO: set(range(100_000))}
     vectors = client.vectors(deletes)
     assert client.read(*vectors) == {path: sorted(rows) for path, rows in deletes.items()}
@@ -147,7 +147,7 @@ def test_deletion_vectors(client: Client) -> None:
         client.read(vectors[0], *client.vectors({ONE: {1}}))
 
 
-def test_vectors_that_are_not_as_they_say(client: Client) -> None:
+def test_a_deletion_vector_that_contradicts_its_entry_is_refused(client: Client) -> None:
     first, second = client.vectors({ONE: {1, 2}, TWO: {3}})
     offset, size = first.file.content_offset or 0, first.file.content_size_in_bytes or 0
     for changes, says in (
@@ -167,7 +167,7 @@ def test_vectors_that_are_not_as_they_say(client: Client) -> None:
             client.read(changed(first, **changes))
 
 
-def test_delete_files_that_are_not_as_they_say(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delete_file_that_contradicts_its_entry_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     good = client.put(parquet([(ONE, 1), (TWO, 2)]), 2)
     for changes, says in (
         ({"record_count": 3}, "has 2 rows, and its entry says 3"),
@@ -208,7 +208,7 @@ def damaged(data: st.DataObject, content: bytes) -> bytes:
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.booleans())
-def test_damage_is_a_bad_request(tmp_path: Path, data: st.DataObject, vector: bool) -> None:
+def test_a_damaged_delete_file_is_a_bad_request(tmp_path: Path, data: st.DataObject, vector: bool) -> None:
     client = Client(str(tmp_path), Objects(Settings()))  # pyright: ignore[reportCallIssue]
     if vector:
         (whole,) = client.vectors({ONE: {1, 5, 70_000}})

@@ -94,7 +94,7 @@ def removed(*file_ids: int, content: Content = "data") -> Difference:
     return Difference("files", content, [], {path(i): i for i in file_ids})
 
 
-def test_files_that_are_added_get_a_manifest_of_their_own_and_others_are_named_as_they_are(shop: Shop) -> None:
+def test_added_files_get_a_new_manifest_and_existing_manifests_are_reused(shop: Shop) -> None:
     (first,) = shop.apply(1, [], added(1, 3, 5)).manifests
     assert ManifestName.of(first.manifest_path) == ManifestName("files", "data", 3, 5)
     assert (first.added_files_count, first.existing_files_count, first.deleted_files_count) == (2, 0, 0)
@@ -106,7 +106,7 @@ def test_files_that_are_added_get_a_manifest_of_their_own_and_others_are_named_a
     assert shop.statuses(second) == {"7": (ADDED, 2, 2)}
 
 
-def test_a_manifest_from_which_files_go_is_written_again(shop: Shop) -> None:
+def test_a_manifest_that_lists_removed_files_is_rewritten(shop: Shop) -> None:
     first = shop.apply(1, [], added(1, 1, 2, 3)).manifests
     both = shop.apply(2, first, added(2, 4, 5)).manifests
     result = shop.forgetful().apply(3, both, removed(2))
@@ -121,7 +121,7 @@ def test_a_manifest_from_which_files_go_is_written_again(shop: Shop) -> None:
     assert shop.statuses(last) == {"3": (EXISTING, 1, 1), "1": (DELETED, 4, 1)}
 
 
-def test_files_that_were_listed_without_a_sort_order_are_in_none_when_they_are_listed_again(shop: Shop) -> None:
+def test_rewritten_entries_without_a_sort_order_id_get_order_0(shop: Shop) -> None:
     """As manifests were written once; deletes have none."""
     data = shop.apply(1, [], added(1, 1, 2)).manifests
     both = shop.apply(2, data, added(2, 1, 2, content="deletes")).manifests
@@ -137,7 +137,7 @@ def orders(shop: Shop, *files: ManifestFile) -> list[int | None]:
     return [e.data_file.sort_order_id for data in contents if data for e in manifest.read(data)[1]]
 
 
-def test_a_manifest_with_nothing_left_goes_with_the_next_snapshot(shop: Shop) -> None:
+def test_a_manifest_without_live_files_is_dropped_by_the_next_snapshot(shop: Shop) -> None:
     first = shop.apply(1, [], added(1, 1)).manifests
     (emptied,) = shop.apply(2, first, removed(1)).manifests
     assert shop.statuses(emptied) == {"1": (DELETED, 2, 1)}
@@ -145,13 +145,13 @@ def test_a_manifest_with_nothing_left_goes_with_the_next_snapshot(shop: Shop) ->
     assert shop.live(left) == [path(2)]
 
 
-def test_what_is_not_there_is_not_removed(shop: Shop) -> None:
+def test_removing_a_file_that_no_manifest_lists_changes_nothing(shop: Shop) -> None:
     first = shop.apply(1, [], added(1, 1, 9)).manifests
     result = shop.apply(2, first, removed(5))
     assert (result.manifests, result.removed) == (first, [])
 
 
-def test_data_and_deletes_of_one_file_go_each_from_their_own(shop: Shop) -> None:
+def test_data_and_delete_entries_of_one_file_are_removed_separately(shop: Shop) -> None:
     data = shop.apply(1, [], added(1, 1, 2)).manifests
     both = shop.apply(2, data, added(2, 1, 2, content="deletes")).manifests
     instead = Difference("files", "deletes", [(0, 1, entry(3, 1, "deletes"))], {path(1): 1})
@@ -162,14 +162,14 @@ def test_data_and_deletes_of_one_file_go_each_from_their_own(shop: Shop) -> None
     assert [e.data_file.file_path for e in result.removed] == ["s3://b/deletes-1-2"]
 
 
-def test_many_files_of_one_commit_are_parted(shop: Shop) -> None:
+def test_many_files_of_one_commit_are_split_into_several_manifests(shop: Shop) -> None:
     found = shop.apply(1, [], added(1, *range(MOST_ENTRIES + 1))).manifests
     assert [m.added_files_count for m in found] == [MOST_ENTRIES, 1]
     ranges = [ManifestName.of(m.manifest_path) for m in found]
     assert [(n.first, n.last) for n in ranges if n] == [(0, MOST_ENTRIES - 1), (MOST_ENTRIES, MOST_ENTRIES)]
 
 
-def test_the_same_is_written_under_the_same_name(tmp_path: Path, shop: Shop) -> None:
+def test_equal_manifests_are_written_under_the_same_name(tmp_path: Path, shop: Shop) -> None:
     other = Shop(tmp_path)
     other.layout = shop.layout
     assert shop.apply(1, [], added(1, 1)).manifests == other.apply(1, [], added(1, 1)).manifests
@@ -205,7 +205,7 @@ def test_merging_stops_at_the_target_size(shop: Shop) -> None:
     assert shop.merge(10, found, Merging(target_size=size, min_count=2)) == found
 
 
-def test_merging_keeps_kinds_apart_and_forgets_what_older_snapshots_deleted(shop: Shop) -> None:
+def test_merging_manifests_separates_contents_and_drops_old_deleted_entries(shop: Shop) -> None:
     found = one_each(shop, 3)
     found = shop.apply(4, found, added(4, 1, 2, content="deletes")).manifests
     found = shop.apply(5, found, removed(1)).manifests
@@ -221,7 +221,7 @@ def test_merging_keeps_kinds_apart_and_forgets_what_older_snapshots_deleted(shop
     st.integers(2, 4),
 )
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_comes_and_goes_the_live_files_are_right(
+def test_manifests_list_the_live_files_after_any_sequence_of_changes(
     tmp_path: Path, steps: list[tuple[int, list[int]]], min_count: int
 ) -> None:
     shop = Shop(tmp_path)
@@ -247,7 +247,7 @@ def test_whatever_comes_and_goes_the_live_files_are_right(
         assert sum(m.added_files_count + m.existing_files_count for m in found) == len(live)
 
 
-def test_properties_of_a_table_say_how_to_merge() -> None:
+def test_table_properties_configure_the_merging_of_manifests() -> None:
     given_properties = {
         "commit.manifest-merge.enabled": "FALSE",
         "commit.manifest.target-size-bytes": "5000",
@@ -259,7 +259,7 @@ def test_properties_of_a_table_say_how_to_merge() -> None:
     assert Merging.of({"commit.manifest.target-size-bytes": "large"}) == Merging()
 
 
-def test_what_is_missing_or_not_as_it_was_written_is_damaged(shop: Shop) -> None:
+def test_a_missing_or_changed_manifest_is_reported_as_damaged(shop: Shop) -> None:
     files = shop.apply(1, [], added(1, *range(50))).manifests
     listed = run(shop.store.write_list(shop.layout, header(1), None, 0, files))
     for where in (files[0].manifest_path, listed):
@@ -287,7 +287,7 @@ def test_what_is_missing_or_not_as_it_was_written_is_damaged(shop: Shop) -> None
     assert len(shop.entries(*files)) == 50
 
 
-def test_half_of_a_manifest_can_be_a_manifest(shop: Shop) -> None:
+def test_a_truncated_manifest_can_be_a_valid_avro_file(shop: Shop) -> None:
     """Why content is held against its name: an Avro file may end after any block."""
     (file,) = shop.apply(1, [], added(1, *range(50))).manifests
     whole = run(shop.objects.get(Location.parse(file.manifest_path)))

@@ -55,7 +55,9 @@ async def signed(served: ServedTables, version: Written) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_state_is_one_version_whoever_writes_it(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_processes_that_write_the_same_state_write_one_metadata_version(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     table_id = new_table(lake, db, "one_version")
 
     async def story() -> None:
@@ -70,7 +72,9 @@ def test_a_state_is_one_version_whoever_writes_it(lake: TestLake, db: duckdb.Duc
     run(story)
 
 
-def test_processes_that_write_different_states_take_turns(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_processes_that_write_different_states_write_consecutive_metadata_versions(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     table_id = new_table(lake, db, "turns")
 
     async def story() -> None:
@@ -91,7 +95,7 @@ def test_processes_that_write_different_states_take_turns(lake: TestLake, db: du
     run(story)
 
 
-def test_one_who_comes_late_with_an_older_state_does_not_hide_the_newer(
+def test_a_late_writer_of_an_older_state_does_not_replace_the_newest_metadata(
     lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     table_id = new_table(lake, db, "late")
@@ -115,9 +119,7 @@ def test_one_who_comes_late_with_an_older_state_does_not_hide_the_newer(
     run(story)
 
 
-def test_a_sign_to_a_version_that_is_not_the_newest_is_not_put_up(
-    lake: TestLake, db: duckdb.DuckDBPyConnection
-) -> None:
+def test_the_version_hint_is_not_set_to_an_older_version(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     table_id = new_table(lake, db, "signed")
 
     async def story() -> None:
@@ -135,7 +137,7 @@ def test_a_sign_to_a_version_that_is_not_the_newest_is_not_put_up(
     run(story)
 
 
-def test_one_that_was_held_up_while_it_set_its_sign_puts_the_newer_one_back(
+def test_a_process_delayed_while_it_set_the_version_hint_restores_the_newer_one(
     lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     """Paused between two requests to the store, it loses its connection and with it the right to set signs."""
@@ -162,7 +164,7 @@ def test_one_that_was_held_up_while_it_set_its_sign_puts_the_newer_one_back(
     run(story)
 
 
-def test_nobody_waits_for_one_who_is_held_up_while_it_sets_a_sign(
+def test_writing_metadata_does_not_wait_for_a_process_that_holds_the_version_hint_lock(
     lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     table_id = new_table(lake, db, "waited_for")
@@ -182,7 +184,7 @@ def test_nobody_waits_for_one_who_is_held_up_while_it_sets_a_sign(
     run(story)
 
 
-def test_the_log_of_versions_is_bounded(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_the_metadata_log_is_bounded(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     table_id = new_table(lake, db, "long_log")
     lake.sql(
         "INSERT INTO metadata_file SELECT %s, i, 's3://mergus/x/' || i || '.metadata.json', i "
@@ -203,7 +205,9 @@ def test_the_log_of_versions_is_bounded(lake: TestLake, db: duckdb.DuckDBPyConne
     run(story)
 
 
-def test_a_state_that_comes_back_is_a_new_version(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_state_that_recurs_is_written_as_a_new_metadata_version(
+    lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     table_id = new_table(lake, db, "back")
 
     async def story() -> None:

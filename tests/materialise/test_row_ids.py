@@ -152,7 +152,7 @@ def check_in_duckdb(folder: Path, original: bytes, copy: bytes, expected: Sequen
         }
     ),
 )
-def test_every_column_reads_as_before_and_every_row_has_an_id(
+def test_filling_row_ids_changes_no_other_column_and_gives_every_row_an_id(
     tmp_path: Path, ids: list[int | None], first: int, at: int, compression: str, how: dict[str, Any]
 ) -> None:
     original = write(columns(len(ids)), ids, at, compression=compression, **how)
@@ -163,7 +163,7 @@ def test_every_column_reads_as_before_and_every_row_has_an_id(
 
 
 @pytest.mark.parametrize("digits", DIGITS)
-def test_decimals_that_are_stored_as_bytes_of_any_length_stay_so(tmp_path: Path, digits: int) -> None:
+def test_filling_row_ids_keeps_decimals_stored_as_variable_length_bytes(tmp_path: Path, digits: int) -> None:
     """pyarrow writes none: Parquet's other writers may."""
     scale = digits // 2
     numbers = [10**digits - 1, -(10**digits) + 1, 0, 1, -1]
@@ -191,7 +191,7 @@ def as_decimals(data: bytes, digits: int, scale: int) -> bytes:
     return data[: -8 - size] + written + len(written).to_bytes(4, "little") + b"PAR1"
 
 
-def test_groups_without_rows_stay_as_they_are() -> None:
+def test_filling_row_ids_keeps_empty_row_groups() -> None:
     rows = pa.schema([field("i", pa.int64(), 1), field(NAME, pa.int64(), ROW_ID)])
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, rows) as writer:
@@ -204,7 +204,7 @@ def test_groups_without_rows_stay_as_they_are() -> None:
     assert opened(copy).read().column("i").to_pylist() == [None, 5, None]
 
 
-def test_a_column_of_another_file_or_an_encrypted_one_is_refused() -> None:
+def test_filling_row_ids_of_a_file_with_external_or_encrypted_columns_is_refused() -> None:
     original = write({"i": pa.array([1, 2])}, [None, 3], 1)
     size = int.from_bytes(original[-8:-4], "little")
     for number, value in ((1, Value(BINARY, b"elsewhere.parquet")), (8, Value(STRUCT, {}))):

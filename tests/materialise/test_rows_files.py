@@ -27,7 +27,7 @@ def commit(files: list[RowsFile], before: int, snapshot_id: int, rows: int) -> t
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 10)), min_size=1, max_size=600))
 @settings(max_examples=60)
-def test_files_stay_few_and_apart_and_no_row_is_written_often(commits: list[tuple[int, int]]) -> None:
+def test_rows_files_stay_few_and_disjoint_and_rows_are_rarely_rewritten(commits: list[tuple[int, int]]) -> None:
     """Between two commits of the table others of the lake may come."""
     files: list[RowsFile] = []
     snapshot_id = total = written = 0
@@ -61,14 +61,14 @@ def test_small_commits_after_a_large_one_do_not_write_it_again() -> None:
         assert files[0].upto == 1
 
 
-def test_eight_of_a_size_become_one() -> None:
+def test_eight_rows_files_of_one_size_are_merged_into_one() -> None:
     files = [rows_file(i, i + 1, 1) for i in range(FAN - 1)]
     assert merged_from(files[1:], FAN - 1, 1) == FAN - 1
     assert merged_from(files, FAN - 1, 1) == 0
     assert merged_from([], 5, 1) == 5
 
 
-def test_what_is_smaller_goes_into_what_comes() -> None:
+def test_smaller_rows_files_are_merged_into_a_larger_new_one() -> None:
     """Else files of two sizes in turns would stay for ever: there are never eight of one beside each other."""
     files: list[RowsFile] = []
     for snapshot_id in range(1, 1001):
@@ -76,18 +76,18 @@ def test_what_is_smaller_goes_into_what_comes() -> None:
         assert len(files) <= (FAN - 1) * 4
 
 
-def test_a_file_has_the_rows_that_came_after_one_snapshot_and_up_to_another() -> None:
+def test_a_rows_file_contains_the_rows_of_its_snapshot_range() -> None:
     file = rows_file(3, 6, 1)
     assert [begin for begin in range(10) if file.has(begin)] == [4, 5, 6]
 
 
-def test_a_file_of_another_kind_is_refused() -> None:
+def test_a_file_that_is_no_rows_file_is_refused() -> None:
     with pytest.raises(ValueError, match="inlined rows"):
         RowsFile.of(Entry(ADDED, 1, 1, 1, DataFile(DATA, "s3://b/x.parquet", "PARQUET", (), 1, 1)))
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), unique=True), st.data())
-def test_positions_gone_are_those_of_rows_that_are_not_visible(
+def test_deleted_positions_are_those_of_rows_that_are_not_visible(
     keys: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     visible = set(data.draw(st.lists(st.sampled_from(keys)))) if keys else set[tuple[int, int]]()

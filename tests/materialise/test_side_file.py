@@ -126,7 +126,7 @@ PRIMITIVES = {
 
 
 @pytest.mark.parametrize("kind", PRIMITIVES)
-def test_each_type_is_what_it_is_in_ducklakes_own_files(
+def test_primitive_values_are_written_as_in_ducklakes_own_files(
     kind: str, lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     declared, *values = PRIMITIVES[kind]
@@ -166,7 +166,7 @@ NESTED = {
 
 
 @pytest.mark.parametrize("kind", NESTED)
-def test_nested_values_are_what_they_are_in_ducklakes_own_files(
+def test_nested_values_are_written_as_in_ducklakes_own_files(
     kind: str, lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     declared, *values = NESTED[kind]
@@ -196,14 +196,14 @@ LOST = {
 
 
 @pytest.mark.parametrize("kind", LOST)
-def test_what_duckdb_itself_cannot_read_back_is_read_for_what_was_written(
+def test_inlined_nested_values_that_duckdb_cannot_read_back_are_written_as_inserted(
     kind: str, lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     declared, *values = LOST[kind]
     assert_as_in_files(lake, db, tmp_path, f"lost_{kind}", f"x {declared}", *(f"({v})" for v in [*values, "NULL"]))
 
 
-def test_where_duckdb_reads_another_value_than_was_written_so_do_we(
+def test_inlined_nested_values_that_ducklake_mangles_are_written_as_duckdb_reads_them(
     lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     db.execute("CREATE TABLE mangled(s STRUCT(v VARCHAR), b STRUCT(b BLOB), z STRUCT(v VARCHAR))")
@@ -215,7 +215,7 @@ def test_where_duckdb_reads_another_value_than_was_written_so_do_we(
     ("declared", "value"),
     [("STRUCT(a INTEGER, v VARCHAR)", "{'a': 1, 'v': 'end\\'}"), ('STRUCT("it\'s" INTEGER)', "{'it''s': 1}")],
 )
-def test_a_text_that_nobody_can_read_is_refused_by_the_name_of_the_column(
+def test_an_unreadable_inlined_value_is_refused_with_the_column_name(
     declared: str, value: str, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = f"unreadable_{'v' if 'end' in value else 'name'}"
@@ -234,7 +234,7 @@ def test_a_field_that_duckdb_cannot_give_an_id_is_refused(lake: TestLake, db: du
         written(lake, "field_id")
 
 
-def test_a_column_may_be_called_as_one_of_ours(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_column_may_have_the_name_of_a_row_lineage_column(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     db.execute('CREATE TABLE namesake("_ROW_ID" VARCHAR, "a""b \'c" INTEGER)')
     db.execute("INSERT INTO namesake VALUES ('x', 7)")
     file = written(lake, "namesake")
@@ -245,9 +245,7 @@ def test_a_column_may_be_called_as_one_of_ours(lake: TestLake, db: duckdb.DuckDB
     assert side_file.read_keys(file.data) == [(0, now(lake))]
 
 
-def test_many_zeros_of_both_kinds_keep_their_sign(
-    lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
+def test_inlined_zeros_keep_their_sign(lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     db.execute("CREATE TABLE zeros(d DOUBLE, f FLOAT, l DOUBLE[])")
     for zero in ("0.0", "-0.0"):
         db.execute(f"INSERT INTO zeros SELECT '{zero}', '{zero}', ['{zero}'::DOUBLE] FROM range(10)")
@@ -256,7 +254,7 @@ def test_many_zeros_of_both_kinds_keep_their_sign(
     assert rows_of(written(lake, "zeros"), tmp_path) == rows
 
 
-def test_h2_an_updated_row_keeps_its_id_and_has_a_new_begin(
+def test_h2_an_updated_inlined_row_keeps_its_row_id_and_gets_a_new_begin_snapshot(
     lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     db.execute("CREATE TABLE updated(i INTEGER, s VARCHAR)")
@@ -279,7 +277,7 @@ def assert_as_duckdb_reads_at_every_snapshot(
         assert rows_of(written(lake, table, at), tmp_path) == rows_in_lake(db, table, at), at
 
 
-def test_h4_rows_of_all_versions_come_with_the_columns_of_the_snapshot(
+def test_h4_inlined_rows_of_all_schema_versions_have_the_columns_of_the_snapshot(
     lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     db.execute("CREATE TABLE versions(i INTEGER, s VARCHAR, f FLOAT, gone DATE)")
@@ -308,7 +306,7 @@ def test_h4_rows_of_all_versions_come_with_the_columns_of_the_snapshot(
     assert_as_duckdb_reads_at_every_snapshot(lake, db, tmp_path, "versions", first)
 
 
-def test_defaults_of_every_type_stand_for_what_old_rows_lack(
+def test_old_inlined_rows_get_the_defaults_of_columns_added_later(
     lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     db.execute("CREATE TABLE defaults(i INTEGER)")
@@ -329,7 +327,7 @@ def test_defaults_of_every_type_stand_for_what_old_rows_lack(
     assert_as_duckdb_reads_at_every_snapshot(lake, db, tmp_path, "defaults", first)
 
 
-def test_fields_inside_of_nested_columns_are_matched_by_id(
+def test_nested_fields_of_inlined_rows_are_matched_by_field_id(
     lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     db.execute(
@@ -359,7 +357,7 @@ def test_fields_inside_of_nested_columns_are_matched_by_id(
     assert_as_duckdb_reads_at_every_snapshot(lake, db, tmp_path, "deep", first)
 
 
-def test_a_column_that_no_inlined_row_can_have_is_left_out(
+def test_a_column_of_a_type_that_cannot_be_inlined_is_left_out(
     lake: TestLake, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     db.execute("CREATE TABLE left_out(i INTEGER, s STRUCT(a INTEGER))")
@@ -370,7 +368,7 @@ def test_a_column_that_no_inlined_row_can_have_is_left_out(
     assert rows_of(written(lake, "left_out"), tmp_path) == [("1", "{'a': 2}")]
 
 
-def test_h9_rows_that_were_flushed_are_not_there_any_more(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_h9_flushed_rows_are_not_written_to_a_rows_file(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE TABLE flushed(i INTEGER)")
     db.execute("INSERT INTO flushed VALUES (1)")
     first = now(lake)
@@ -381,7 +379,7 @@ def test_h9_rows_that_were_flushed_are_not_there_any_more(lake: TestLake, db: du
     assert written(lake, "flushed").row_ids == [1]
 
 
-def test_equal_rows_are_equal_bytes(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_equal_inlined_rows_are_written_as_equal_bytes(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE TABLE equal(i INTEGER, s VARCHAR, l INTEGER[])")
     for i in range(5):
         db.execute(f"INSERT INTO equal SELECT range, 'x' || range, [range] FROM range({i}, {i + 10})")
@@ -390,7 +388,7 @@ def test_equal_rows_are_equal_bytes(lake: TestLake, db: duckdb.DuckDBPyConnectio
     assert one == written(lake, "equal")
 
 
-def test_counts_are_by_field_id(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_value_counts_of_inlined_rows_are_by_field_id(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE TABLE counted(f FLOAT, s STRUCT(a INTEGER, b INTEGER), l INTEGER[])")
     db.execute("INSERT INTO counted VALUES ('nan', {'a': 1, 'b': NULL}, [1, 2]), (NULL, NULL, []), (1, NULL, NULL)")
     file = written(lake, "counted")

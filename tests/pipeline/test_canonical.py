@@ -101,14 +101,14 @@ def texts(dialect: Dialect, kind: Type, found: Sequence[Any]) -> list[str | None
 @pytest.mark.integration
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(columns())
-def test_engines_write_one_text(column: tuple[Type, list[Any]]) -> None:
+def test_duckdb_and_spark_write_the_same_canonical_text_of_a_value(column: tuple[Type, list[Any]]) -> None:
     kind, found = column
     assert texts(DUCKDB, kind, found) == texts(SPARK, kind, found)
 
 
 @settings(max_examples=200)
 @given(columns())
-def test_two_values_have_two_texts(column: tuple[Type, list[Any]]) -> None:
+def test_different_values_have_different_canonical_texts(column: tuple[Type, list[Any]]) -> None:
     kind, found = column
     seen: dict[str, str] = {}
     for value, text in zip(found, texts(DUCKDB, kind, found), strict=True):
@@ -119,12 +119,12 @@ def test_two_values_have_two_texts(column: tuple[Type, list[Any]]) -> None:
             assert seen.setdefault(text, shown) == shown
 
 
-def test_what_spark_does_not_read_is_said() -> None:
+def test_a_type_that_spark_cannot_read_is_reported_as_not_comparable() -> None:
     with pytest.raises(NotComparable, match="timestamp_ns"):
         SPARK.row(Schema((Field(1, "t", "timestamp_ns"),)))
 
 
-def test_texts_grow_with_depth_and_no_faster() -> None:
+def test_the_canonical_sql_grows_linearly_with_nesting_depth() -> None:
     kind: Type = "string"
     lengths: list[int] = []
     for _ in range(12):
@@ -144,5 +144,5 @@ def test_texts_grow_with_depth_and_no_faster() -> None:
         (Map(Field(0, "key", "string"), Field(0, "value", "int")), [("b", 1), ("a", None)], "<<a\\>~><<b\\><1\\>>"),
     ],
 )
-def test_examples(kind: Type, value: object, text: str) -> None:
+def test_values_have_the_expected_canonical_text(kind: Type, value: object, text: str) -> None:
     assert texts(DUCKDB, kind, [value]) == [text]

@@ -25,7 +25,9 @@ def found(place: Place, name: str, start: int, end: int) -> tuple[Counter[Row], 
         return inserted, deleted
 
 
-def test_appends_updates_deletes_and_merges(place: Place, db: duckdb.DuckDBPyConnection) -> None:
+def test_changes_contain_rows_of_appends_updates_deletes_and_merges(
+    place: Place, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA story; CREATE TABLE story.t(i INTEGER, s VARCHAR)")
     db.execute("INSERT INTO story.t SELECT range, 'x' FROM range(100)")
     first = current(place, "story.t")
@@ -53,7 +55,7 @@ def test_appends_updates_deletes_and_merges(place: Place, db: duckdb.DuckDBPyCon
     assert (inserted.total(), deleted.total()) == (0, 100)
 
 
-def test_in_the_columns_of_now(place: Place, db: duckdb.DuckDBPyConnection) -> None:
+def test_changes_are_read_with_the_current_columns(place: Place, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA cols; CREATE TABLE cols.t(a INTEGER, m MAP(VARCHAR, DOUBLE))")
     db.execute("INSERT INTO cols.t VALUES (1, MAP {'k': 0.0, 'l': 1}), (2, NULL)")
     start = current(place, "cols.t")
@@ -86,7 +88,9 @@ SPARK = (
 
 @settings(max_examples=6, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_random_commits_of_both(place: Place, db: duckdb.DuckDBPyConnection, data: st.DataObject) -> None:
+def test_changes_between_snapshots_turn_the_old_state_into_the_new_one(
+    place: Place, db: duckdb.DuckDBPyConnection, data: st.DataObject
+) -> None:
     """The state before, with what came and without what went, is the state after."""
     name = f"t{id(data)}_{data.draw(st.integers(0, 2**31), label='name')}"
     db.execute(f"CREATE SCHEMA IF NOT EXISTS random; CREATE TABLE random.{name}(i INTEGER, s VARCHAR)")

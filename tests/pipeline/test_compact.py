@@ -99,7 +99,7 @@ def both_agree(lake: TestLake, place: Place, table: Table) -> None:
         ("shown_as_3", 2, Wish(row_ids="keep", options=SMALL)),
     ],
 )
-def test_rows_ids_and_the_past_stay(
+def test_a_compaction_keeps_rows_row_ids_and_every_past_snapshot(
     lake: TestLake, place: Place, run: Run, db: duckdb.DuckDBPyConnection, schema: str, version: int, wish: Wish
 ) -> None:
     table = make(db, place, schema, version)
@@ -127,7 +127,7 @@ def test_rows_ids_and_the_past_stay(
         assert [one["state"] for one in again] == ["nothing"]
 
 
-def test_of_version_2_somebody_has_to_say_what_becomes_of_row_ids(
+def test_a_version_2_table_is_compacted_only_with_a_choice_about_row_ids(
     lake: TestLake, place: Place, run: Run, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = make(db, place, "of_2", 2)
@@ -145,7 +145,7 @@ def test_of_version_2_somebody_has_to_say_what_becomes_of_row_ids(
     both_agree(lake, place, table)
 
 
-def test_a_table_that_a_killed_run_left_as_version_3_is_put_back(
+def test_a_table_left_at_version_3_by_a_killed_compaction_is_reset_to_version_2(
     place: Place, run: Run, db: duckdb.DuckDBPyConnection
 ) -> None:
     """What kill -9 leaves between the two: the table is shown as version 3, with the mark."""
@@ -197,7 +197,7 @@ def meanwhile(lake: TestLake, pause: float, *statements: str) -> Iterator[list[i
         writer.join()
 
 
-def test_those_who_write_meanwhile_lose_nothing(
+def test_writes_during_a_compaction_are_not_lost(
     lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Table(("busy",), "t")
@@ -225,7 +225,9 @@ def test_those_who_write_meanwhile_lose_nothing(
     both_agree(lake, place, table)
 
 
-def test_a_part_of_a_table(place: Place, run: Run, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_compaction_with_a_filter_rewrites_only_matching_files(
+    place: Place, run: Run, db: duckdb.DuckDBPyConnection
+) -> None:
     table = make(db, place, "parts")
     whole = job.plan(place, table, Wish(options=SMALL))
     wish = Wish(where="i > 140", options={"rewrite-all": "true", "partial-progress.enabled": "true"})
@@ -242,7 +244,9 @@ def test_a_part_of_a_table(place: Place, run: Run, db: duckdb.DuckDBPyConnection
 
 
 @pytest.mark.usefixtures("as_user")
-def test_the_command(place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_mergus_pipeline_compact_plans_compacts_and_reports(
+    place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
     table = make(db, place, "told")
     db.execute("CREATE TABLE told.never(i INTEGER); CREATE TABLE told.clock(w TIME)")
     db.execute("INSERT INTO told.clock VALUES ('12:00')")
@@ -275,7 +279,7 @@ def call(tmp_path: Path, *words: str) -> tuple[int, dict[str, Any], str]:
 
 
 @pytest.mark.usefixtures("as_user")
-def test_the_server_hands_over_what_is_large(
+def test_the_server_leaves_large_compactions_to_the_spark_job(
     lake: TestLake, server: Server, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     large, small = Table(("handed",), "large table"), Table(("handed",), "small")

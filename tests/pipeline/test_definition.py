@@ -42,7 +42,7 @@ def made(text: str) -> Pipeline:
     return parse(text, "p.toml", Path())
 
 
-def test_steps_come_after_what_they_need() -> None:
+def test_steps_run_after_the_steps_whose_outputs_they_read() -> None:
     pipeline = made(GOOD)
     assert [step.name for step in pipeline.steps] == ["gold", "silver"]
     assert [step.name for step in in_order(pipeline)] == ["silver", "gold"]
@@ -52,7 +52,7 @@ def test_steps_come_after_what_they_need() -> None:
     assert (silver.changes, silver.expect[1].title) == (["raw"], "range(price)")
 
 
-def test_yaml_says_the_same(tmp_path: Path) -> None:
+def test_a_pipeline_can_be_defined_in_yaml(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(
         """
@@ -69,7 +69,7 @@ step:
     assert (step.sql, step.inputs["raw"].table, step.mode) == ("SELECT 1", "bronze.orders", "replace")
 
 
-def test_a_drawing_has_every_table_and_every_step() -> None:
+def test_the_mermaid_diagram_contains_every_table_and_step() -> None:
     drawn = mermaid(made(GOOD))
     assert drawn.startswith("flowchart LR\n")
     assert all(f'"{table}"' in drawn for table in ("gold.sums", "silver.orders", "bronze.orders", "bronze.people"))
@@ -98,24 +98,24 @@ def test_a_drawing_has_every_table_and_every_step() -> None:
         (('output = "gold.sums"', 'output = "gold.sums"\nmode = "append"'), "comes of the changes of one input"),
     ],
 )
-def test_what_is_wrong_is_said_by_place(change: tuple[str, str], told: str) -> None:
+def test_an_invalid_pipeline_definition_is_refused_with_its_location(change: tuple[str, str], told: str) -> None:
     assert GOOD.count(change[0]) == 1
     with pytest.raises(SetupError) as e:
         made(GOOD.replace(*change))
     assert told in str(e.value)
 
 
-def test_steps_that_wait_for_each_other_are_named() -> None:
+def test_a_cycle_of_steps_is_refused_with_the_step_names() -> None:
     with pytest.raises(SetupError, match=r"wait for each other: (gold → silver → gold|silver → gold → silver)"):
         in_order(made(GOOD.replace('"bronze.people"', '"gold.sums"')))
 
 
-def test_a_step_that_there_is_not_is_named() -> None:
+def test_an_unknown_step_is_refused_with_the_known_steps() -> None:
     with pytest.raises(SetupError, match="has no step bronze; it has gold, silver"):
         in_order(made(GOOD), ["bronze"])
 
 
-def test_sql_is_read_from_beside_the_pipeline_only(tmp_path: Path) -> None:
+def test_sql_files_outside_the_directory_of_the_pipeline_are_refused(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "secret.sql").write_text("SELECT 1")
     text = GOOD.replace('sql = "SELECT * FROM raw"', 'file = "../secret.sql"')
@@ -125,7 +125,7 @@ def test_sql_is_read_from_beside_the_pipeline_only(tmp_path: Path) -> None:
         parse(text.replace("../secret.sql", "nowhere.sql"), "p.toml", tmp_path / "inside")
 
 
-def test_what_is_not_toml_is_said(tmp_path: Path) -> None:
+def test_a_pipeline_file_that_cannot_be_parsed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"p\.toml: "):
         made("name = ")
     with pytest.raises(SetupError, match="cannot be read"):

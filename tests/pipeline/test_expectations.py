@@ -37,11 +37,11 @@ def failing(**expectation: Any) -> list[int]:
         ({"check": "sql", "sql": "true"}, []),
     ],
 )
-def test_checks(expectation: dict[str, Any], found: list[int]) -> None:
+def test_each_check_finds_the_rows_that_violate_it(expectation: dict[str, Any], found: list[int]) -> None:
     assert failing(**expectation) == found
 
 
-def test_what_is_quarantined_is_what_fails_such_an_expectation() -> None:
+def test_only_rows_that_fail_a_quarantine_expectation_are_quarantined() -> None:
     warn = Expectation(check="not_null", columns=("i",), otherwise="warn")
     apart = Expectation(check="not_null", columns=("s",), otherwise="quarantine", name="it's a name")
     spark = sparks.session()
@@ -54,7 +54,7 @@ def test_what_is_quarantined_is_what_fails_such_an_expectation() -> None:
     assert rows(spark, f"SELECT count(*) FROM was_judged WHERE {is_quarantined(Verdict((warn,)))}") == [(0,)]
 
 
-def test_names_of_columns_are_names() -> None:
+def test_column_names_in_expectations_are_not_interpreted_as_sql() -> None:
     with pytest.raises(Exception, match="UNRESOLVED_COLUMN"):
         failing(check="not_null", columns=["i` IS NULL OR true --"])
     with pytest.raises(ValidationError):

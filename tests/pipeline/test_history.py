@@ -40,34 +40,36 @@ GROWN = metadata((1, None, "append"), (2, 1, "append"), (3, 2, "append"), (4, 3,
         (77, Span("lost", 77, 4)),
     ],
 )
-def test_of_a_table_that_grows(start: int | None, found: Span) -> None:
+def test_the_history_since_a_snapshot_of_an_append_only_table_is_appends_or_nothing(
+    start: int | None, found: Span
+) -> None:
     assert since(GROWN, start) == found
 
 
-def test_what_was_never_read_is_new() -> None:
+def test_a_table_that_was_never_read_is_read_for_the_first_time() -> None:
     assert span(GROWN, None) == Span("first", None, 4)
 
 
-def test_another_table_of_the_name_is_not_the_one_that_was_read() -> None:
+def test_the_history_is_lost_if_the_table_was_replaced_by_another_of_the_same_name() -> None:
     assert span(GROWN, Read("another", 3)) == Span("lost", 3, 4)
 
 
-def test_an_empty_table() -> None:
+def test_an_empty_table_has_no_changes_to_read() -> None:
     assert since(metadata(), None) == Span("nothing", None, None)
     assert since({"table-uuid": UUID, "current-snapshot-id": None}, None) == Span("nothing", None, None)
     assert since(metadata(), 3) == Span("lost", 3, None)
 
 
 @pytest.mark.parametrize("operation", ["overwrite", "delete"])
-def test_other_changes(operation: str) -> None:
+def test_a_history_with_overwrites_or_deletes_is_mixed(operation: str) -> None:
     found = metadata((1, None, "append"), (2, 1, operation), (3, 2, "append"))
     assert since(found, 1) == Span("mixed", 1, 3)
     assert since(found, 2) == Span("appends", 2, 3)
 
 
-def test_a_table_that_went_back_has_lost_what_was_read() -> None:
+def test_the_history_is_lost_after_a_rollback_behind_the_snapshot_read() -> None:
     assert since(metadata((1, None, "append"), (2, 1, "append"), (3, 1, "append")), 2) == Span("lost", 2, 3)
 
 
-def test_what_is_gone_in_between_is_lost() -> None:
+def test_the_history_is_lost_if_a_snapshot_in_between_expired() -> None:
     assert since(metadata((2, 1, "append"), (4, 3, "append")), 2) == Span("lost", 2, 4)

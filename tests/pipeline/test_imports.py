@@ -144,7 +144,7 @@ def test_tables_of_a_hadoop_catalog_are_registered_in_place(
     assert lake.snapshots() == before
 
 
-def test_what_the_server_does_not_allow_is_copied(
+def test_a_table_at_a_location_that_is_not_allowed_is_copied(
     lake: TestLake, place: Place, folder: Path, db: duckdb.DuckDBPyConnection
 ) -> None:
     """With its partitions, and with each of its snapshots if that is asked for. When the source goes on, so does it."""
@@ -190,7 +190,9 @@ def test_what_the_server_does_not_allow_is_copied(
     assert duck(db, "SELECT more FROM lake.copied.orders WHERE id = 100") == [(7,)]
 
 
-def test_directories_of_parquet(lake: TestLake, place: Place, folder: Path, db: duckdb.DuckDBPyConnection) -> None:
+def test_directories_of_parquet_files_are_registered_or_copied(
+    lake: TestLake, place: Place, folder: Path, db: duckdb.DuckDBPyConnection
+) -> None:
     """Plain ones in place, partitioned ones by copying; a corrupt one fails alone, and is imported once it is whole."""
     root = folder / "allowed/parquet"
     made = sparks.session().sql(
@@ -275,7 +277,9 @@ def test_directories_of_parquet(lake: TestLake, place: Place, folder: Path, db: 
     assert duck(db, "SELECT count(*) FROM lake.shop.corrupt") == [(100,)]
 
 
-def test_a_source_that_goes_on(lake: TestLake, place: Place, folder: Path, db: duckdb.DuckDBPyConnection) -> None:
+def test_an_import_copies_a_changed_source_again_only_on_request(
+    lake: TestLake, place: Place, folder: Path, db: duckdb.DuckDBPyConnection
+) -> None:
     """It is told, replaced if one says so, and left alone if somebody has written to what was imported."""
     root = folder / "outside"
     sparks.session().range(10).coalesce(1).write.parquet(f"{root}/t")
@@ -301,7 +305,9 @@ def test_a_source_that_goes_on(lake: TestLake, place: Place, folder: Path, db: d
     assert duck(db, 'SELECT count(*) FROM lake."goes.on".t') == [(16,)]
 
 
-def test_a_table_of_the_same_name_is_left_alone(place: Place, folder: Path, db: duckdb.DuckDBPyConnection) -> None:
+def test_an_import_does_not_touch_an_existing_table_of_the_same_name(
+    place: Place, folder: Path, db: duckdb.DuckDBPyConnection
+) -> None:
     root = folder / "allowed/clash"
     for name in ("a/t", "a/fine", "b/t"):
         sparks.session().range(3).coalesce(1).write.parquet(f"{root}/{name}")
@@ -316,7 +322,7 @@ def test_a_table_of_the_same_name_is_left_alone(place: Place, folder: Path, db: 
     assert duck(db, "SELECT * FROM lake.clash.t") == [(1,)]
 
 
-def test_a_run_that_was_killed_goes_on(
+def test_an_import_that_was_killed_continues_on_the_next_run(
     lake: TestLake, place: Place, folder: Path, monkeypatch: pytest.MonkeyPatch, db: duckdb.DuckDBPyConnection
 ) -> None:
     """Before a table, in the middle of copying one, and between registering one and marking it."""
@@ -369,7 +375,7 @@ def test_a_run_that_was_killed_goes_on(
     assert_same(lake, place, "killed.r")
 
 
-def test_rows_are_counted_on_both_sides(place: Place, folder: Path) -> None:
+def test_an_import_fails_if_the_row_counts_of_source_and_target_differ(place: Place, folder: Path) -> None:
     root = folder / "counted"
     sparks.session().range(5).coalesce(1).write.parquet(f"{root}/counted/t")
 
@@ -387,7 +393,7 @@ def test_rows_are_counted_on_both_sides(place: Place, folder: Path) -> None:
     assert (found.state, found.reason) == ("failed", "3 rows are here, and the source has 5")
 
 
-def test_what_there_is_not_is_said(place: Place, folder: Path) -> None:
+def test_an_import_from_a_missing_source_reports_what_is_missing(place: Place, folder: Path) -> None:
     (folder / "void").mkdir()
     with pytest.raises(SetupError, match=r"the source has no namespace or table no\.table"):
         done(place, connect("parquet", place.spark, str(folder / "void"), {}), "no.table")

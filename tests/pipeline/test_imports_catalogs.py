@@ -62,7 +62,7 @@ def assert_same(lake: TestLake, place: Place, *names: str) -> None:
 
 
 @pytest.mark.usefixtures("as_user")
-def test_another_server(
+def test_tables_of_another_rest_catalog_are_imported(
     lake: TestLake,
     place: Place,
     other: TestLake,
@@ -103,7 +103,7 @@ def test_another_server(
 
 
 @pytest.mark.usefixtures("as_user", "server")
-def test_secrets_are_not_told(others: Server, tmp_path: Path) -> None:
+def test_an_import_does_not_print_secrets_of_the_source_catalog(others: Server, tmp_path: Path) -> None:
     """Not even where a library repeats them, as Iceberg does with what should be a number."""
     file = tmp_path / "conf"
     file.write_text(f"# of the other catalog\ncredential=a:{SECRET}\ntoken-expires-in-ms={SECRET}\n")
@@ -144,7 +144,9 @@ def write(catalog: str, conf: dict[str, str], namespace: str, location: str | No
     session.sql(f"CREATE TABLE {catalog}.{namespace}.u (i INT) USING iceberg {unlocked}")
 
 
-def test_a_hive_metastore(lake: TestLake, place: Place, tmp_path: Path, db: duckdb.DuckDBPyConnection) -> None:
+def test_tables_of_a_hive_metastore_are_imported(
+    lake: TestLake, place: Place, tmp_path: Path, db: duckdb.DuckDBPyConnection
+) -> None:
     with metastore.running(tmp_path) as uri:
         write(f"hive_{uuid4().hex[:8]}", {"type": "hive", "uri": uri}, "hived", f"file://{tmp_path}/hived")
         found = imported(place, "hive", uri, {}, "hived")
@@ -153,7 +155,9 @@ def test_a_hive_metastore(lake: TestLake, place: Place, tmp_path: Path, db: duck
     assert_same(lake, place, "hived.t")
 
 
-def test_glue(lake: TestLake, place: Place, tmp_path: Path, db: duckdb.DuckDBPyConnection) -> None:
+def test_tables_of_a_glue_catalog_are_imported(
+    lake: TestLake, place: Place, tmp_path: Path, db: duckdb.DuckDBPyConnection
+) -> None:
     """An emulator's, with a store of its own, which our server knows nothing of. Glue's client has the keys of the
     environment, which are the suite's."""
     with ministack.running(tmp_path, 900, "s3,sts,iam,glue", "false") as given:

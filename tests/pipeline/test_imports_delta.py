@@ -77,7 +77,7 @@ def server(lake: TestLake, folder: Path) -> Iterator[Server]:
         yield running
 
 
-def test_delta_tables(
+def test_delta_tables_are_imported_without_their_deleted_rows(
     lake: TestLake, server: Server, place: Place, folder: Path, db: duckdb.DuckDBPyConnection
 ) -> None:
     """Deleted rows stay deleted, be they in files that the log has let go, or in deletion vectors. What the files alone

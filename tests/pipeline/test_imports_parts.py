@@ -42,11 +42,11 @@ def metadata(
         (metadata(None, "1-2-3", (6, None, {})), "changed"),
     ],
 )
-def test_what_the_lake_has_of_a_table(found: dict[str, Any], stands: str) -> None:
+def test_the_state_of_an_import_target_follows_from_its_properties(found: dict[str, Any], stands: str) -> None:
     assert standing(found, SOURCE) == stands
 
 
-def test_who_wrote_last() -> None:
+def test_a_target_written_to_after_its_import_is_detected() -> None:
     ours: tuple[int, None, dict[str, str]] = (1, None, {"operation": "append", "mergus.import": "7"})
     assert not is_touched(metadata())
     assert not is_touched(metadata(None, "u", ours))
@@ -57,7 +57,7 @@ def test_who_wrote_last() -> None:
     assert is_touched(metadata(None, "u", (3, 2, {"operation": "replace"})))
 
 
-def test_what_is_left_of_a_history() -> None:
+def test_an_import_continues_after_the_last_imported_snapshot() -> None:
     assert remaining({}, ["1", "2", "3"]) == ["1", "2", "3"]
     assert remaining(metadata({"imported-snapshot": "2"}), ["1", "2", "3"]) == ["3"]
     assert remaining(metadata({"imported-snapshot": "9"}), ["1", "2"]) == ["1", "2"]
@@ -74,11 +74,13 @@ def test_what_is_left_of_a_history() -> None:
         ("void", "s", False, None),
     ],
 )
-def test_partitions(transform: str, column: str, is_nested: bool, found: Partition | None) -> None:
+def test_partition_transforms_become_spark_sql_with_quoted_columns(
+    transform: str, column: str, is_nested: bool, found: Partition | None
+) -> None:
     assert partition(transform, column, is_nested) == found
 
 
-def test_settings_of_catalogs() -> None:
+def test_source_catalogs_become_spark_catalog_settings() -> None:
     start = "spark.sql.catalog.c"
     hive = catalog_conf("c", "hive", "thrift://h:9083", {"io-impl": "mine"})
     assert hive == {
@@ -94,7 +96,7 @@ def test_settings_of_catalogs() -> None:
     assert not {f"{start}.uri", f"{start}.warehouse"} & glue.keys()
 
 
-def test_files_that_are_none_of_the_lakes() -> None:
+def test_parquet_files_that_do_not_fit_the_table_are_found_with_the_reason() -> None:
     schema = Schema((Field(1, "i", "long"), Field(2, "t", "timestamptz")))
     mapping = (MappedField(1, ("i",)), MappedField(2, ("t",)))
     i, t = Part("i", None, "int64", nulls=True), Part("t", None, "int64/timestamptz_us", nulls=True)
@@ -105,12 +107,12 @@ def test_files_that_are_none_of_the_lakes() -> None:
     assert "column t is stored as int96" in (misfit((i, old), schema, mapping) or "")
 
 
-def test_secrets() -> None:
+def test_secrets_of_a_source_are_masked_in_messages() -> None:
     conf = {"s3.secret-access-key": "longer", "token": "long", "uri": "http://h", "s3.sas-token.x": ""}
     assert Secrets(conf).hide("longer long http://h http://me:pass@h") == "*** *** http://h http://me:***@h"
 
 
-def test_where_settings_come_from(tmp_path: Path) -> None:
+def test_source_settings_are_read_from_environment_and_file(tmp_path: Path) -> None:
     environ = {"MERGUS_SOURCE_S3__SECRET_ACCESS_KEY": "a", "MERGUS_SOURCE_TOKEN": "b", "MERGUS_URI": "c"}
     assert from_environment(environ) == {"s3.secret-access-key": "a", "token": "b"}
     file = tmp_path / "conf"

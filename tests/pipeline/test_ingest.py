@@ -44,7 +44,7 @@ def command(as_user: None) -> Callable[..., tuple[Result, dict[str, Any]]]:
     return call
 
 
-def test_parquet_of_a_directory_and_then_only_what_is_new(
+def test_a_second_ingest_of_a_parquet_directory_reads_only_new_files(
     lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     parquet(tmp_path / "a.parquet", i=pa.array([1, 2], pa.int32()), f=pa.array([0.5, 1.5], pa.float32()))
@@ -83,7 +83,7 @@ def test_parquet_of_a_directory_and_then_only_what_is_new(
     agree(lake, place, "pq", newest=None)
 
 
-def test_csv_with_other_headers_and_bad_lines(
+def test_csv_files_with_different_headers_are_ingested_and_bad_lines_are_quarantined(
     lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     text(tmp_path / "1.csv", "id,name,day", "1,ann,2024-01-01", "2,bob,2024-01-02")
@@ -116,7 +116,7 @@ def test_csv_with_other_headers_and_bad_lines(
     agree(lake, place, "csv")
 
 
-def test_json_with_nested_columns_that_grow_and_corrupt_lines(
+def test_json_files_with_growing_nested_columns_are_ingested_and_corrupt_lines_are_quarantined(
     lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     text(tmp_path / "1.json", '{"a": 1, "l": [{"x": 1}], "later": null}', "not json", "{}")
@@ -141,7 +141,7 @@ def test_json_with_nested_columns_that_grow_and_corrupt_lines(
     ]
 
 
-def test_corrupt_files_and_files_that_clash_stay_out_alone(
+def test_only_corrupt_and_clashing_files_are_left_out_of_an_ingest(
     lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     for i in range(4):
@@ -176,7 +176,7 @@ def test_corrupt_files_and_files_that_clash_stay_out_alone(
     agree(lake, place, "corrupt")
 
 
-def test_types_are_the_same_in_both_engines(
+def test_ingested_types_are_read_alike_by_duckdb_and_spark(
     lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     at = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
@@ -213,7 +213,7 @@ def test_types_are_the_same_in_both_engines(
     assert (run.counts["rows"], run.counts["quarantined_files"]) == (1, 1)
 
 
-def test_options_of_the_reader(
+def test_reader_options_are_passed_to_spark_and_wrong_ones_are_refused(
     command: Callable[..., tuple[Result, dict[str, Any]]], db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     (tmp_path / "1.csv").write_bytes("1;ü;n/a\n2;x;3\n".encode("latin-1"))
@@ -226,7 +226,7 @@ def test_options_of_the_reader(
     assert asked(db, "SELECT _c0, _c1, _c2 FROM opts.t ORDER BY 1") == [(1, "ü", None), (2, "x", 3)]
 
 
-def test_a_table_that_duckdb_made_takes_files_as_it_is(
+def test_files_are_ingested_into_a_duckdb_table_without_schema_evolution(
     lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     db.execute("CREATE SCHEMA made; CREATE TABLE made.t(id INTEGER NOT NULL, s VARCHAR)")
@@ -248,7 +248,7 @@ def test_a_table_that_duckdb_made_takes_files_as_it_is(
     agree(lake, place, "made")
 
 
-def test_a_file_that_changes_is_told_and_left_alone(
+def test_a_file_that_changed_after_its_ingest_is_reported_and_not_ingested_again(
     place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     file = text(tmp_path / "[1] {a}?.csv", "i", "1")
@@ -264,7 +264,7 @@ def test_a_file_that_changes_is_told_and_left_alone(
     assert run.counts["rows"] == 1
 
 
-def test_a_table_without_its_ledger_is_not_guessed_at(
+def test_an_ingest_into_a_table_whose_ledger_is_gone_is_refused(
     place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     text(tmp_path / "1.csv", "i", "1")
@@ -282,7 +282,7 @@ def test_a_table_without_its_ledger_is_not_guessed_at(
         ingested(place, "lost.v", tmp_path)
 
 
-def test_folders_that_are_columns_and_a_table_in_parts(
+def test_hive_folders_are_ingested_as_columns_into_a_partitioned_table(
     lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     text(tmp_path / "in" / "region=eu" / "1.csv", "i,at", "1,2024-01-01 10:00:00")
@@ -294,7 +294,9 @@ def test_folders_that_are_columns_and_a_table_in_parts(
     agree(lake, place, "parts")
 
 
-def test_the_command(command: Callable[..., tuple[Result, dict[str, Any]]], db: Any, tmp_path: Path) -> None:
+def test_mergus_pipeline_ingest_plans_ingests_and_reports(
+    command: Callable[..., tuple[Result, dict[str, Any]]], db: Any, tmp_path: Path
+) -> None:
     text(tmp_path / "data.txt", "i|t", "1|a", "2|b")
     options = ["--format", "csv", "--option", "sep=|", "--into", "told.t"]
     done, summary = command(tmp_path, *options, "--dry-run")
@@ -309,7 +311,9 @@ def test_the_command(command: Callable[..., tuple[Result, dict[str, Any]]], db: 
     assert (summary["counts"]["rows"], summary["counts"]["bad_records"]) == (1, 1)
 
 
-def test_what_is_asked_wrongly_is_said(command: Callable[..., tuple[Result, dict[str, Any]]], tmp_path: Path) -> None:
+def test_mergus_pipeline_ingest_reports_wrong_arguments(
+    command: Callable[..., tuple[Result, dict[str, Any]]], tmp_path: Path
+) -> None:
     text(tmp_path / "notes.txt", "no data")
 
     def said(*given: object) -> tuple[int, str]:

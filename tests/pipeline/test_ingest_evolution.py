@@ -39,7 +39,9 @@ def ddl(text: str) -> StructType:
         ),
     ],
 )  # fmt: skip
-def test_columns_come_and_types_grow(table: str, incoming: str, changes: list[str], becomes: str) -> None:
+def test_new_columns_are_added_and_types_are_widened(
+    table: str, incoming: str, changes: list[str], becomes: str
+) -> None:
     found = fit(ddl(table), ddl(incoming))
     assert ([*map(str, found.changes)], found.clashes, found.refused) == (changes, [], [])
     assert found.schema == ddl(becomes)
@@ -59,7 +61,7 @@ def test_columns_come_and_types_grow(table: str, incoming: str, changes: list[st
         ("m MAP<STRING, INT>", "m MAP<INT, INT>", "m is map<string,int> in the table, and map<int,int> here"),
     ],
 )
-def test_a_clash_changes_nothing(table: str, incoming: str, why: str) -> None:
+def test_a_type_clash_leaves_the_schema_unchanged(table: str, incoming: str, why: str) -> None:
     found = fit(ddl(table), ddl(incoming))
     assert (found.clashes, found.changes, found.schema) == ([why], [], ddl(table))
 
@@ -68,12 +70,12 @@ def test_a_clash_changes_nothing(table: str, incoming: str, why: str) -> None:
     "incoming",
     ["row_id INT", "_FILE STRING", "_source_file STRING", "_mergus_x INT", "i INTERVAL DAY", "v VOID", "s STRUCT<>"],
 )
-def test_what_can_be_no_column_is_refused(incoming: str) -> None:
+def test_reserved_names_and_unsupported_types_are_refused_as_columns(incoming: str) -> None:
     found = fit(ddl("a INT"), ddl(incoming))
     assert len(found.refused) == 1
 
 
-def test_names_are_never_taken_for_sql() -> None:
+def test_column_names_of_ingested_files_are_quoted_in_sql() -> None:
     nasty = StructType.fromJson(
         {"type": "struct", "fields": [{"name": "a`) --'", "type": "integer", "nullable": True, "metadata": {}}]}
     )
@@ -83,7 +85,7 @@ def test_names_are_never_taken_for_sql() -> None:
     )
 
 
-def test_a_reader_is_asked_for_what_is_in_the_file() -> None:
+def test_a_reader_gets_the_schema_of_the_file_with_the_types_of_the_table() -> None:
     table = ddl("a BIGINT, s STRUCT<x: INT, y: INT>, other INT")
     assert shape(ddl("S STRUCT<Y: STRING>, a INT"), table) == ddl("S STRUCT<Y: INT>, a BIGINT")
     how = Reading("csv", (("header", "true"),), "file:/in", table)
@@ -100,7 +102,7 @@ def test_batches_are_cut_by_files_and_bytes() -> None:
     assert list(cut([], 2, 10)) == []
 
 
-def test_new_known_and_changed_files() -> None:
+def test_files_are_classified_as_new_known_or_changed() -> None:
     known = Known(3, {("in", 1, 0): ledger.IN, ("bad", 1, 0): ledger.QUARANTINED, ("gone", 1, 0): ledger.GONE})
     files = [file("in"), file("bad"), file("gone"), file("new")]
     assert sort_out(files, known, again=False) == ([file("gone"), file("new")], [], 2)
@@ -109,7 +111,7 @@ def test_new_known_and_changed_files() -> None:
     assert sort_out([later], known, again=False) == ([], [later], 0)
 
 
-def test_a_batch_has_the_name_of_its_plan_and_files() -> None:
+def test_the_id_of_a_batch_depends_on_its_plan_and_files_only() -> None:
     a, b = file("a"), file("b")
     assert batch_id("u", 1, [a, b]) == batch_id("u", 1, [b, a])
     assert len({batch_id("u", 1, [a]), batch_id("u", 2, [a]), batch_id("v", 1, [a]), batch_id("u", 1, [a, b])}) == 4
@@ -119,11 +121,11 @@ def test_a_batch_has_the_name_of_its_plan_and_files() -> None:
     ("name", "wanted"),
     [("s3a://b/x.PARQUET", "parquet"), ("a/x.csv.gz", "csv"), ("x.jsonl", "json"), ("x.csv.txt", None), ("csv", None)],
 )
-def test_formats_by_name(name: str, wanted: str | None) -> None:
+def test_the_format_of_a_file_is_derived_from_its_name(name: str, wanted: str | None) -> None:
     assert format_of(name) == wanted
 
 
-def test_a_store_is_told_from_a_file() -> None:
+def test_an_error_of_the_store_is_distinguished_from_an_error_of_the_file() -> None:
     one = file("file:/Timeout%20Forbidden/AccessDenied.parquet")
     assert is_of_the_file("file:///Timeout Forbidden/AccessDenied.parquet is not a Parquet file", one)
     assert is_of_the_file("cannot read file:/Timeout%20Forbidden/AccessDenied.parquet", one)
@@ -131,7 +133,7 @@ def test_a_store_is_told_from_a_file() -> None:
     assert not is_of_the_file("S3Exception: AccessDenied (Status Code: 403)", one)
 
 
-def test_partitions() -> None:
+def test_partition_expressions_are_quoted_and_checked() -> None:
     assert partition("a b`c") == "`a b``c`"
     assert partition("bucket(16, id)") == "bucket(16, `id`)"
     assert partition("Days( at )") == "days(`at`)"

@@ -16,7 +16,7 @@ from tests.pipeline.ingesting import asked
 
 
 @pytest.mark.usefixtures("as_user")
-def test_a_stream_that_is_killed_goes_on_where_it_was(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_a_killed_ingest_stream_resumes_where_it_stopped(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
     for i in range(4):

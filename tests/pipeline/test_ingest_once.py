@@ -65,7 +65,9 @@ def is_whole(db: duckdb.DuckDBPyConnection, schema: str, *names: str) -> None:
         pytest.param(": done", id="closed"),
     ],
 )
-def test_killed_after(step: str, lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_an_ingest_killed_after_any_step_is_completed_once_by_the_next_run(
+    step: str, lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
     schema = f"after_{step.strip(': ')}"
     # a table of another's, so that there are columns to add; all values of `i` are text, for the sake of the bad ones
     db.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.t(i VARCHAR)")
@@ -82,7 +84,9 @@ def test_killed_after(step: str, lake: TestLake, place: Place, db: duckdb.DuckDB
 
 
 @pytest.mark.parametrize("step", ["new files", ": planned", ": quarantined", ": appended"])
-def test_another_run_comes_between(step: str, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_an_ingest_interleaved_with_another_run_ingests_each_file_once(
+    step: str, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
     """It has one file more, so that its batches are others; and it does all that there is to do."""
     schema = f"beside_{step.strip(': ').replace(' ', '_')}"
     files(tmp_path, "a", "b")
@@ -95,7 +99,9 @@ def test_another_run_comes_between(step: str, place: Place, db: duckdb.DuckDBPyC
     is_whole(db, schema, "a", "b", "c")
 
 
-def test_runs_at_once(lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_concurrent_ingest_runs_ingest_each_file_once(
+    lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
     names = [f"f{i}" for i in range(6)]
     files(tmp_path, *names)
     barrier = Barrier(2)
@@ -112,7 +118,9 @@ def test_runs_at_once(lake: TestLake, place: Place, db: duckdb.DuckDBPyConnectio
     agree(lake, place, "at_once", newest=None)
 
 
-def test_files_that_go_away_after_a_kill(place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_an_ingest_is_completed_after_a_kill_although_its_files_were_removed(
+    place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
     # after the data are in, nobody needs them
     files(tmp_path / "in", "a", "b")
     with pytest.raises(Killed):
@@ -138,7 +146,7 @@ def test_files_that_go_away_after_a_kill(place: Place, db: duckdb.DuckDBPyConnec
     assert (run.counts["rows"], run.counts["changed_files"]) == (2, 1)
 
 
-def test_a_store_that_does_not_answer_is_not_held_against_a_file(place: Place, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_reached_is_not_quarantined(place: Place, tmp_path: Path) -> None:
     files(tmp_path, "a")
     gone = tmp_path / "a.csv"
     with pytest.raises(SetupError, match=r"a\.csv cannot be reached"):

@@ -30,7 +30,7 @@ def streamed(
     return run
 
 
-def test_what_is_there_and_what_comes_later(
+def test_a_stream_ingests_existing_files_and_later_ones_once(
     lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
@@ -54,7 +54,9 @@ def test_what_is_there_and_what_comes_later(
     agree(lake, place, "st")
 
 
-def test_a_micro_batch_that_fails_is_told_again(place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_a_failed_micro_batch_is_retried_by_the_next_run(
+    place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     source.mkdir()
     for i in range(3):
@@ -73,7 +75,7 @@ def test_a_micro_batch_that_fails_is_told_again(place: Place, db: duckdb.DuckDBP
     assert asked(db, "SELECT i FROM again.t ORDER BY i") == [(0,), (1,), (2,)]
 
 
-def test_it_goes_on_until_it_is_asked_to_end(place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_a_stream_runs_until_it_is_asked_to_stop(place: Place, db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
     (source / "0.csv").write_text("i\n0\n")

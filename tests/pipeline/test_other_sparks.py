@@ -106,7 +106,7 @@ def run_spark(version: str, folder: Path, settings: str, program: str, *args: st
 
 @pytest.mark.usefixtures("as_user")
 @pytest.mark.parametrize("version", other_spark.VERSIONS)
-def test_another_spark_and_duckdb_read_what_the_other_wrote(
+def test_each_supported_spark_version_and_duckdb_read_each_others_tables(
     server: Server, db: duckdb.DuckDBPyConnection, tmp_path: Path, version: str
 ) -> None:
     schemas = [f"s{versions.minor(version).replace('.', '')}_v{format_version}" for format_version in (2, 3)]
@@ -139,7 +139,7 @@ def test_another_spark_and_duckdb_read_what_the_other_wrote(
 
 
 @pytest.mark.parametrize("version", other_spark.VERSIONS)
-def test_another_spark_reads_delta_tables_with_the_packages_of_imports(tmp_path: Path, version: str) -> None:
+def test_each_supported_spark_version_reads_delta_tables_with_the_import_packages(tmp_path: Path, version: str) -> None:
     settings = "".join(f"{key} {value}\n" for key, value in delta.session_conf(version).items())
     found = run_spark(version, tmp_path, settings, DELTA_PROGRAM, str(tmp_path / "table"))
     assert delta.VECTORS in found["features"]

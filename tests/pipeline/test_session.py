@@ -37,7 +37,7 @@ def spark(uri: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("how", ["keys", "vended", "signed"])
-def test_objects_are_reached_as_the_server_says(
+def test_a_spark_session_reads_objects_with_keys_vended_credentials_or_signed_requests(
     lake: TestLake, server: Server, signing: Server, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     uri = signing.uri if how == "signed" else server.uri
@@ -52,7 +52,7 @@ def test_objects_are_reached_as_the_server_says(
         assert db.execute(f"SELECT count(*) FROM s.t WHERE i = {50 + new}").fetchall() == [(1,)]
 
 
-def test_settings_have_no_secrets(server: Server) -> None:
+def test_printed_spark_settings_contain_no_secrets(server: Server) -> None:
     told = spark(server.uri, "--settings", "--token", "hidden", "--conf", "a=b")
     assert (told.returncode, "a b" in told.stdout.splitlines()) == (0, True)
     assert "hidden" not in told.stdout + told.stderr
@@ -62,7 +62,7 @@ def test_settings_have_no_secrets(server: Server) -> None:
     assert "t0ken" not in str(without)
 
 
-def test_what_cannot_be_done_is_said(server: Server) -> None:
+def test_mergus_spark_reports_unsupported_versions_missing_servers_and_wrong_options(server: Server) -> None:
     wrong = spark(server.uri, "--settings", "--spark-version", "3.3.0")
     assert (wrong.returncode, "Spark 3.3.0 is not supported" in wrong.stderr) == (1, True)
     nobody = spark("http://127.0.0.1:1", "--settings")
@@ -75,7 +75,9 @@ def test_what_cannot_be_done_is_said(server: Server) -> None:
     ("spark", "runtime", "iceberg"),
     [("3.5.9", "3.5_2.12", "1.12.0"), ("4.0.5", "4.0_2.13", "1.11.0"), ("4.1.0", "4.1_2.13", "1.12.0")],
 )
-def test_each_spark_has_the_newest_iceberg_that_is_built_for_it(spark: str, runtime: str, iceberg: str) -> None:
+def test_each_spark_version_gets_the_newest_iceberg_runtime_built_for_it(
+    spark: str, runtime: str, iceberg: str
+) -> None:
     assert versions.packages(spark).split(",") == [
         f"org.apache.iceberg:iceberg-spark-runtime-{runtime}:{iceberg}",
         f"org.apache.iceberg:iceberg-aws-bundle:{iceberg}",

@@ -88,7 +88,9 @@ def one(db: duckdb.DuckDBPyConnection, sql: str) -> Any:
     return found
 
 
-def test_figures_are_those_that_duckdb_finds(place: Place, run: Run, db: duckdb.DuckDBPyConnection) -> None:
+def test_column_statistics_are_those_that_duckdb_computes(
+    place: Place, run: Run, db: duckdb.DuckDBPyConnection
+) -> None:
     table = make(db, "figures")
     (told,) = stats.compute(place, [table], run, buckets=16)
     found, ids, properties = by_column(told), field_ids(place, table), served(place, table)
@@ -132,7 +134,7 @@ def check_histogram(db: duckdb.DuckDBPyConnection, name: str, kind: str, told: d
     assert sum(told["counts"]) == one(db, f"SELECT count(*) FROM figures.t WHERE {real}")
 
 
-def test_what_is_not_known_is_absent(place: Place, run: Run, db: duckdb.DuckDBPyConnection) -> None:
+def test_unknown_column_statistics_are_absent(place: Place, run: Run, db: duckdb.DuckDBPyConnection) -> None:
     table = make(db, "unknowns")
     (told,) = stats.compute(place, [table], run)
     found = by_column(told)
@@ -155,7 +157,9 @@ def test_what_is_not_known_is_absent(place: Place, run: Run, db: duckdb.DuckDBPy
     assert served(place, table)[field_ids(place, table)["l"]] == {"ndv": "0", "row-count": "0", "null-count": "0"}
 
 
-def test_zeros_and_long_values(place: Place, run: Run, db: duckdb.DuckDBPyConnection) -> None:
+def test_statistics_handle_signed_zeros_and_truncate_long_values(
+    place: Place, run: Run, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute(
         "CREATE SCHEMA odd; CREATE TABLE odd.t(pm DOUBLE, minus DOUBLE, plus FLOAT, s VARCHAR, t VARCHAR, w VARCHAR)"
     )
@@ -180,7 +184,7 @@ def test_zeros_and_long_values(place: Place, run: Run, db: duckdb.DuckDBPyConnec
     assert (found["t"]["type"], found["t"]["min"]) == ("string", "2024-01-01")
 
 
-def test_a_large_table_is_sampled(place: Place, run: Run, db: duckdb.DuckDBPyConnection) -> None:
+def test_statistics_of_a_large_table_are_sampled(place: Place, run: Run, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA big; CREATE TABLE big.t AS SELECT range i, 'k' || range % 20000 s FROM range(60000)")
     (told,) = stats.compute(place, [Table(("big",), "t")], run, buckets=4)
     found = by_column(told)
@@ -196,7 +200,7 @@ def test_a_large_table_is_sampled(place: Place, run: Run, db: duckdb.DuckDBPyCon
         assert math.isclose(i["histogram"]["counts"][number], high - low, rel_tol=0.25)
 
 
-def test_every_client_reads_it(
+def test_every_client_reads_a_table_with_statistics(
     lake: TestLake, server: Server, place: Place, run: Run, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = make(db, "clients")
@@ -229,7 +233,9 @@ def test_every_client_reads_it(
     )
 
 
-def test_sketches_are_icebergs_own(place: Place, run: Run, db: duckdb.DuckDBPyConnection) -> None:
+def test_sketches_are_those_of_icebergs_compute_table_stats(
+    place: Place, run: Run, db: duckdb.DuckDBPyConnection
+) -> None:
     """What `compute_table_stats` makes of a table has the same numbers, and of a column the same bytes."""
     table = make(db, "sketches")
     columns = [name for name in TYPES if name not in {"a.b", "u"}]
@@ -253,7 +259,9 @@ def sketches(place: Place, table: Table) -> dict[int, bytes]:
     return {blob.fields[0]: blob.data for blob in found}
 
 
-def test_columns_are_added_and_nothing_is_done_twice(place: Place, run: Run, db: duckdb.DuckDBPyConnection) -> None:
+def test_statistics_of_further_columns_are_added_without_repeating_others(
+    place: Place, run: Run, db: duckdb.DuckDBPyConnection
+) -> None:
     table = make(db, "parts")
     (first,) = stats.compute(place, [table], run, columns=["l", "r.x", "a.b"])
     assert (first["state"], [*by_column(first)]) == ("measured", ["l", "r.x", "a.b"])
@@ -272,7 +280,7 @@ def test_columns_are_added_and_nothing_is_done_twice(place: Place, run: Run, db:
     assert stats.compute(place, [table], run, columns=["s"], buckets=3)[0]["state"] == "measured"
 
 
-def test_a_snapshot_of_the_past(place: Place, run: Run, db: duckdb.DuckDBPyConnection) -> None:
+def test_statistics_of_a_past_snapshot_can_be_computed(place: Place, run: Run, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA past; CREATE TABLE past.t(i INTEGER); INSERT INTO past.t VALUES (1), (2)")
     db.execute("INSERT INTO past.t VALUES (9); ALTER TABLE past.t RENAME i TO j")
     table = Table(("past",), "t")
@@ -288,7 +296,7 @@ def test_a_snapshot_of_the_past(place: Place, run: Run, db: duckdb.DuckDBPyConne
         stats.compute(place, [table], run, snapshot=4711)
 
 
-def test_a_run_that_was_interrupted_is_made_again(
+def test_an_interrupted_statistics_run_is_completed_by_the_next(
     place: Place, run: Run, db: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first table is done; the second ends between writing its file and naming it, as if killed there."""
@@ -317,7 +325,7 @@ def test_a_run_that_was_interrupted_is_made_again(
     assert [one["state"] for one in told] == ["kept", "measured"]
 
 
-def test_a_lost_file_is_made_anew_by_who_asks_for_it(
+def test_a_lost_statistics_file_is_written_again_only_on_request(
     lake: TestLake, place: Place, run: Run, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA lost; CREATE TABLE lost.t AS SELECT range i FROM range(5)")
@@ -332,7 +340,7 @@ def test_a_lost_file_is_made_anew_by_who_asks_for_it(
 
 
 @pytest.mark.usefixtures("as_user")
-def test_the_command(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_mergus_pipeline_stats_computes_and_reports(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     db.execute("CREATE SCHEMA told; CREATE TABLE told.t AS SELECT range i, 'x' s FROM range(10)")
     db.execute(
         "CREATE TABLE told.never(i INTEGER); CREATE TABLE told.clock(w TIME); INSERT INTO told.clock VALUES ('12:00')"

@@ -52,7 +52,7 @@ EPOCH = datetime(1970, 1, 1)
         ("struct", 1, None),
     ],
 )
-def test_a_value_has_this_text(kind: str, value: object, expected: str | None) -> None:
+def test_a_statistics_value_has_the_expected_text(kind: str, value: object, expected: str | None) -> None:
     assert text(kind, value) == expected  # pyright: ignore[reportArgumentType]
 
 
@@ -63,24 +63,24 @@ def shown(kind: str, value: bool | float | Decimal | str | bytes) -> str:
 
 
 @given(st.floats(allow_nan=False))
-def test_a_double_reads_back(value: float) -> None:
+def test_a_double_is_read_back_from_its_statistics_text(value: float) -> None:
     back = float(shown("double", value))
     assert (back, copysign(1, back)) == (value, copysign(1, value))
 
 
 @given(st.floats(width=32, allow_nan=False))
-def test_a_float_reads_back(value: float) -> None:
+def test_a_float_is_read_back_from_its_statistics_text(value: float) -> None:
     back = float(shown("float", value))
     assert struct.pack("<f", back) == struct.pack("<f", value)
 
 
 @given(st.integers(date.min.toordinal(), date.max.toordinal()))
-def test_a_date_reads_back(ordinal: int) -> None:
+def test_a_date_is_read_back_from_its_statistics_text(ordinal: int) -> None:
     assert date.fromisoformat(shown("date", ordinal - EPOCH.toordinal())).toordinal() == ordinal
 
 
 @given(st.datetimes())
-def test_an_instant_reads_back(value: datetime) -> None:
+def test_a_timestamp_is_read_back_from_its_statistics_text(value: datetime) -> None:
     micros = (value - EPOCH) // timedelta(microseconds=1)
     assert datetime.fromisoformat(shown("timestamp", micros)) == value
     assert datetime.fromisoformat(shown("timestamptz", micros)) == value.replace(tzinfo=UTC)
@@ -88,7 +88,7 @@ def test_an_instant_reads_back(value: datetime) -> None:
 
 
 @given(st.integers(-(10**10), 10**10))
-def test_days_far_away_have_texts_of_their_own(days: int) -> None:
+def test_dates_beyond_the_range_of_python_have_a_correct_text(days: int) -> None:
     here, after = shown("date", days), shown("date", days + 146_097)
     year = int(here[: here.index("-", 1)])
     # after 400 years it is the same day
@@ -96,7 +96,7 @@ def test_days_far_away_have_texts_of_their_own(days: int) -> None:
 
 
 @given(st.integers(-(10**38) + 1, 10**38 - 1), st.integers(0, 38))
-def test_a_decimal_has_plain_digits(unscaled: int, scale: int) -> None:
+def test_a_decimal_is_written_without_an_exponent(unscaled: int, scale: int) -> None:
     sign, digits = int(unscaled < 0), tuple(map(int, str(abs(unscaled))))
     found = shown(f"decimal(38, {scale})", Decimal((sign, digits, -scale)))
     assert "E" not in found
@@ -105,7 +105,7 @@ def test_a_decimal_has_plain_digits(unscaled: int, scale: int) -> None:
 
 
 @given(st.binary(max_size=40), st.binary(min_size=16, max_size=16))
-def test_bytes_read_back(value: bytes, uuid: bytes) -> None:
+def test_binary_values_and_uuids_are_read_back_from_their_statistics_text(value: bytes, uuid: bytes) -> None:
     assert b64decode(shown("binary", value), validate=True) == value
     assert UUID(shown("uuid", uuid)).bytes == uuid
 
@@ -120,7 +120,7 @@ def test_a_long_string_lies_between_its_bounds(value: str) -> None:
     assert high is None or high.is_cut == (len(value) > LONGEST)
 
 
-def test_nothing_comes_after_the_last_character() -> None:
+def test_a_string_of_the_last_characters_has_no_upper_bound() -> None:
     assert upper("string", "\U0010ffff" * 300) is None
     assert upper("binary", b"\xff" * 300) is None
     after = upper("string", "a\ud7ff" + "\U0010ffff" * 300)
@@ -129,7 +129,7 @@ def test_nothing_comes_after_the_last_character() -> None:
 
 
 @given(st.lists(st.integers(-20, 20), min_size=1, max_size=200), st.integers(1, 20))
-def test_a_histogram_of_everything_counts_everything(values: list[int], buckets: int) -> None:
+def test_a_histogram_of_all_values_is_exact(values: list[int], buckets: int) -> None:
     found = equi_depth(values, max(values), len(values), buckets)
     assert found is not None
     assert found.is_exact
@@ -145,7 +145,7 @@ def test_a_histogram_of_everything_counts_everything(values: list[int], buckets:
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=100), st.integers(1, 20), st.integers(1, 10**12))
-def test_a_sample_stands_for_all(sample: list[int], buckets: int, more: int) -> None:
+def test_a_histogram_of_a_sample_is_scaled_to_all_rows(sample: list[int], buckets: int, more: int) -> None:
     found = equi_depth(sample, 2000, len(sample) + more, buckets)
     assert found is not None
     assert not found.is_exact
@@ -153,5 +153,5 @@ def test_a_sample_stands_for_all(sample: list[int], buckets: int, more: int) -> 
     assert (found.uppers[-1], min(found.counts) >= 0) == (2000, True)
 
 
-def test_without_values_there_is_no_histogram() -> None:
+def test_an_empty_column_has_no_histogram() -> None:
     assert equi_depth([], 1, 0, 4) is None

@@ -31,7 +31,7 @@ sql = "SELECT i % 3 AS k, count(*) AS n FROM t GROUP BY 1"
 """
 
 
-def test_a_job_runs_where_spark_submit_says(
+def test_a_job_runs_on_the_cluster_of_spark_submit(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     db.execute("CREATE SCHEMA far; CREATE TABLE far.t AS SELECT range AS i, range % 3 AS k FROM range(100)")

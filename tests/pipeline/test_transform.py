@@ -81,7 +81,9 @@ def in_duckdb(db: duckdb.DuckDBPyConnection, name: str) -> Counter[tuple[Any, ..
     return Counter(db.execute(f"SELECT * FROM {name}").fetchall())
 
 
-def test_what_is_built_of_changes_is_what_is_built_anew(place: Place, db: duckdb.DuckDBPyConnection) -> None:
+def test_an_incremental_run_builds_the_same_tables_as_a_full_rebuild(
+    place: Place, db: duckdb.DuckDBPyConnection
+) -> None:
     orders(db, "story")
     of = pipeline(MEDALLION, "story")
     assert actions(made(place, of)) == dict.fromkeys(["silver", "gold", "log", "total"], "whole")
@@ -123,7 +125,7 @@ def test_what_is_built_of_changes_is_what_is_built_anew(place: Place, db: duckdb
     assert {amount for order, amount in log if order == 13} == {13, 14}
 
 
-def test_a_run_is_recorded_and_can_be_told(place: Place, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_pipeline_run_is_planned_recorded_and_reported(place: Place, db: duckdb.DuckDBPyConnection) -> None:
     orders(db, "told")
     of = pipeline(MEDALLION, "told")
     planned = {one["step"]: (one["action"], one["reason"]) for one in plans(place, of)}
@@ -153,7 +155,7 @@ def test_a_run_is_recorded_and_can_be_told(place: Place, db: duckdb.DuckDBPyConn
     assert summary == ("sales.silver",)
 
 
-def test_reasons_to_make_a_table_anew(place: Place, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_step_is_rebuilt_with_the_reason_reported(place: Place, db: duckdb.DuckDBPyConnection) -> None:
     orders(db, "anew")
     whole = MEDALLION.replace("lookup = true", "lookup = false")
     of = pipeline(whole, "anew")
@@ -180,7 +182,9 @@ def test_reasons_to_make_a_table_anew(place: Place, db: duckdb.DuckDBPyConnectio
     assert "appends, and cannot know what is new" in outcome.failed["log"]
 
 
-def test_what_expires_is_not_needed_if_runs_keep_up(place: Place, db: duckdb.DuckDBPyConnection) -> None:
+def test_incremental_runs_survive_an_expiry_of_snapshots_that_they_have_read(
+    place: Place, db: duckdb.DuckDBPyConnection
+) -> None:
     orders(db, "kept")
     of = pipeline(MEDALLION, "kept")
     made(place, of)
@@ -200,7 +204,7 @@ def expire(place: Place) -> None:
     place.client.ask("POST", "admin/expire", {"older-than-seconds": 0})
 
 
-def test_columns_that_come_with_the_input(place: Place, db: duckdb.DuckDBPyConnection) -> None:
+def test_columns_added_to_an_input_are_added_to_the_output(place: Place, db: duckdb.DuckDBPyConnection) -> None:
     orders(db, "wider")
     star = MEDALLION.replace("SELECT o.order_id, o.person_id, p.name, o.amount", "SELECT o.*, p.name")
     of = pipeline(star.replace("SELECT order_id, amount FROM", "SELECT * FROM"), "wider")
@@ -251,7 +255,7 @@ def expecting(schema: str, otherwise: str) -> Pipeline:
     return parse(EXPECTING.format(s=schema, otherwise=otherwise), "p.toml", Path())
 
 
-def test_an_expectation_that_fails_stops_the_step_and_those_after_it(
+def test_a_failed_expectation_stops_the_step_and_the_steps_that_depend_on_it(
     place: Place, db: duckdb.DuckDBPyConnection
 ) -> None:
     orders(db, "failing")
@@ -268,7 +272,9 @@ def test_an_expectation_that_fails_stops_the_step_and_those_after_it(
     assert in_duckdb(db, "failing.good") == in_duckdb(db, "failing.orders")
 
 
-def test_bad_rows_go_to_the_quarantine(place: Place, db: duckdb.DuckDBPyConnection) -> None:
+def test_rows_that_fail_an_expectation_are_written_to_the_quarantine(
+    place: Place, db: duckdb.DuckDBPyConnection
+) -> None:
     orders(db, "apart")
     of = expecting("apart", "quarantine")
     db.execute("INSERT INTO apart.orders VALUES (60, 1, -1), (61, 500, 5)")
@@ -311,7 +317,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.mark.parametrize("commit", [1, 2])
 @pytest.mark.parametrize("after", [False, True])
-def test_a_run_that_is_killed_is_gone_on_with(
+def test_a_pipeline_run_killed_at_any_commit_is_completed_by_the_next(
     place: Place,
     db: duckdb.DuckDBPyConnection,
     monkeypatch: pytest.MonkeyPatch,
@@ -339,7 +345,7 @@ def test_a_run_that_is_killed_is_gone_on_with(
     assert db.execute(bad).fetchall() == [(60,), (62,)]
 
 
-def test_of_two_runs_at_once_one_writes(place: Place, db: duckdb.DuckDBPyConnection) -> None:
+def test_two_concurrent_pipeline_runs_write_each_row_once(place: Place, db: duckdb.DuckDBPyConnection) -> None:
     orders(db, "twice")
     of = pipeline(MEDALLION, "twice")
     made(place, of, only=["log"])
@@ -357,7 +363,7 @@ def test_of_two_runs_at_once_one_writes(place: Place, db: duckdb.DuckDBPyConnect
     assert db.execute("SELECT count(*) FROM twice.log").fetchall() == [(41,)]
 
 
-def test_an_output_that_went_back_is_gone_on_with(place: Place, db: duckdb.DuckDBPyConnection) -> None:
+def test_an_output_that_was_rolled_back_is_updated_by_the_next_run(place: Place, db: duckdb.DuckDBPyConnection) -> None:
     orders(db, "back")
     of = pipeline(MEDALLION, "back")
     (first,) = made(place, of, only=["log"]).done
@@ -380,7 +386,9 @@ BAD_STEPS = {
 
 
 @pytest.mark.parametrize("case", BAD_STEPS)
-def test_what_cannot_be_done_is_said(place: Place, db: duckdb.DuckDBPyConnection, case: str) -> None:
+def test_a_step_that_cannot_run_is_reported_with_the_reason(
+    place: Place, db: duckdb.DuckDBPyConnection, case: str
+) -> None:
     db.execute("CREATE SCHEMA IF NOT EXISTS bad; CREATE OR REPLACE TABLE bad.people(person_id INTEGER, name VARCHAR)")
     db.execute("CREATE OR REPLACE TABLE bad.orders AS SELECT 1 AS order_id, 1 AS person_id, 1 AS amount")
     old, new, told = BAD_STEPS[case]
@@ -391,7 +399,9 @@ def test_what_cannot_be_done_is_said(place: Place, db: duckdb.DuckDBPyConnection
     assert place.load(table("bad.silver")) is None
 
 
-def test_a_table_of_somebody_else_is_not_touched(place: Place, db: duckdb.DuckDBPyConnection) -> None:
+def test_an_existing_table_that_is_not_the_steps_output_is_not_overwritten(
+    place: Place, db: duckdb.DuckDBPyConnection
+) -> None:
     orders(db, "theirs")
     db.execute("CREATE TABLE theirs.silver AS SELECT 1 AS precious")
     of = pipeline(MEDALLION, "theirs")
@@ -403,7 +413,7 @@ def test_a_table_of_somebody_else_is_not_touched(place: Place, db: duckdb.DuckDB
 
 
 @pytest.mark.usefixtures("as_user")
-def test_the_command(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_mergus_pipeline_transform_plans_runs_and_reports(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     orders(db, "command")
     (tmp_path / "of_ours.py").write_text(
         "def doubled(spark, inputs):\n    return inputs['orders'].selectExpr('order_id', 'amount * 2 AS amount')\n"

@@ -63,7 +63,7 @@ COMMITS = st.one_of(
 
 @settings(max_examples=3, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(COMMITS, min_size=1, max_size=3), min_size=3, max_size=3))
-def test_random_commits_of_both(
+def test_incremental_runs_after_random_commits_equal_a_full_rebuild(
     place: Place, db: duckdb.DuckDBPyConnection, rounds: list[list[tuple[str, str, int]]]
 ) -> None:
     schema = f"r{len(list(place.client.namespaces()))}"

@@ -42,7 +42,9 @@ def found(lake: TestLake, place: Place, *names: str, **options: Any) -> Report:
     return verify(place, lake.of_writers, list(chosen(place.client, names)), run, **options)
 
 
-def test_a_table_is_equal_at_every_snapshot(lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection) -> None:
+def test_verify_finds_a_table_equal_at_every_snapshot(
+    lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection
+) -> None:
     tell(db, "equal")
     db.execute("CREATE TABLE equal.empty(i INTEGER)")
     report = found(lake, place, "equal", newest=None)
@@ -53,7 +55,7 @@ def test_a_table_is_equal_at_every_snapshot(lake: TestLake, place: Place, db: du
     assert len(rows) >= 5
 
 
-def test_a_table_that_was_renamed_is_asked_by_the_name_that_it_had(
+def test_verify_reads_a_renamed_table_under_its_former_names(
     lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection
 ) -> None:
     tell(db, "renamed")
@@ -62,7 +64,7 @@ def test_a_table_that_was_renamed_is_asked_by_the_name_that_it_had(
     assert report.count("equal") == len(report.checked) >= 5
 
 
-def test_what_differs_is_shown(lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection) -> None:
+def test_verify_reports_rows_that_differ(lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection) -> None:
     tell(db, "differs")
     db.execute("CREATE TABLE differs.v(i INTEGER, s VARCHAR); INSERT INTO differs.v SELECT range, 'x' FROM range(5000)")
     db.execute("DELETE FROM differs.v WHERE i IN (7, 8)")
@@ -80,7 +82,7 @@ def test_what_differs_is_shown(lake: TestLake, place: Place, db: duckdb.DuckDBPy
     assert report.count("equal") == 1
 
 
-def test_what_spark_cannot_read_is_not_called_equal(
+def test_verify_reports_a_type_that_cannot_be_compared_as_unknown(
     lake: TestLake, place: Place, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA unread; CREATE TABLE unread.t(w TIME); INSERT INTO unread.t VALUES ('12:00')")
@@ -88,13 +90,13 @@ def test_what_spark_cannot_read_is_not_called_equal(
     assert (one.state, one.reason) == ("unknown", "values of type time cannot be compared")
 
 
-def test_a_name_that_there_is_not_is_said(lake: TestLake, place: Place) -> None:
+def test_verify_refuses_an_unknown_namespace_or_table(lake: TestLake, place: Place) -> None:
     with pytest.raises(SetupError, match=r"there is no namespace or table nobody\.knows"):
         found(lake, place, "nobody.knows")
 
 
 @pytest.mark.usefixtures("as_user")
-def test_the_command(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_mergus_pipeline_verify_writes_a_report_and_metrics(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     db.execute("CREATE SCHEMA told; CREATE TABLE told.t AS SELECT range i FROM range(10)")
     report, metrics = tmp_path / "report.json", tmp_path / "metrics.prom"
     options = ["--report", str(report), "--metrics", str(metrics)]
@@ -106,7 +108,7 @@ def test_the_command(db: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_user")
-def test_a_job_that_fails_says_so_everywhere(tmp_path: Path) -> None:
+def test_a_failed_pipeline_job_is_reported_in_exit_code_report_and_metrics(tmp_path: Path) -> None:
     report, metrics = tmp_path / "report.json", tmp_path / "metrics.prom"
     options = ["--report", str(report), "--metrics", str(metrics)]
     wrong = CliRunner().invoke(main, ["pipeline", "verify", "nowhere", *options])

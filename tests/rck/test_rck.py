@@ -71,7 +71,7 @@ WANTED = list(STORES) if os.environ.get("MERGUS_TEST_RCK") == "all" else ["file"
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("store", WANTED)
-def test_the_kit_passes(store: str, part: str, tmp_path: Path) -> None:
+def test_icebergs_rest_compatibility_kit_passes(store: str, part: str, tmp_path: Path) -> None:
     allowed = " ".join(PLACES_OF_THE_KIT)
     place = {"data_path": f"file://{tmp_path}/lake/data/"} if store == "file" else {}
     with (

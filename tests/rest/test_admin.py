@@ -34,7 +34,7 @@ def commit(lake: TestLake) -> None:
     wait_until_caught_up(lake, 20)
 
 
-def test_it_says_who_leads_and_how_far_everything_is(lake: TestLake, server: Server) -> None:
+def test_the_listener_endpoint_shows_the_leader_the_watermark_and_the_lag(lake: TestLake, server: Server) -> None:
     commit(lake)
     said = status(server)
     assert said.keys() == {"leader", "head", "done", "lag", "failing", "last-report"}
@@ -56,7 +56,7 @@ def test_it_says_who_leads_and_how_far_everything_is(lake: TestLake, server: Ser
         assert 0 <= ago < 300
 
 
-def test_it_says_what_fails_and_why(lake: TestLake, server: Server) -> None:
+def test_the_listener_endpoint_shows_failing_tables_with_the_reason(lake: TestLake, server: Server) -> None:
     with lake.duckdb() as db:
         db.execute("CREATE SCHEMA odd; CREATE TABLE odd.t(i INTEGER, how_long INTERVAL)")
         eventually(lambda: status(server)["failing"], 10)
@@ -74,22 +74,22 @@ def test_it_says_what_fails_and_why(lake: TestLake, server: Server) -> None:
     assert not [name for name, _ in metrics(server) if name == "mergus_listener_failing"]
 
 
-def test_another_prefix_is_an_unknown_warehouse(server: Server) -> None:
+def test_the_listener_endpoint_of_another_prefix_is_an_unknown_warehouse(server: Server) -> None:
     assert error_of(server.http.get("/v1/other/admin/listener")) == (404, "NoSuchWarehouseException")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-def test_it_is_only_for_looking_at(method: str, server: Server) -> None:
+def test_the_listener_endpoint_allows_get_only(method: str, server: Server) -> None:
     answer = server.http.request(method, PATH)
     assert error_of(answer) == (405, "MethodNotAllowedException")
     assert answer.headers["allow"] == "GET"
 
 
-def test_it_is_not_announced_to_clients(server: Server) -> None:
+def test_admin_endpoints_are_not_announced_to_clients(server: Server) -> None:
     assert not [e for e in server.http.get("/v1/config").json()["endpoints"] if "admin" in e]
 
 
-def test_without_a_listener_the_lag_grows(tmp_path: Path) -> None:
+def test_the_reported_lag_grows_without_a_listener(tmp_path: Path) -> None:
     with lakes.lake(listener="off") as lake, servers.server(lake.settings, tmp_path) as server, lake.duckdb() as db:
         db.execute("CREATE TABLE t(i INTEGER)")
         before = status(server)
@@ -111,7 +111,7 @@ def two_workers(lake: TestLake, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield running
 
 
-def test_metrics_have_each_series_once(lake: TestLake, server: Server, two_workers: Server) -> None:
+def test_listener_metrics_have_each_series_once(lake: TestLake, server: Server, two_workers: Server) -> None:
     """The one process leads; of the other server's two, each may be asked."""
     commit(lake)
     for asked in (server, *[two_workers] * 6):
@@ -148,7 +148,7 @@ def run_listen(settings: Settings, *options: str) -> subprocess.CompletedProcess
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_listen_helps(lake: TestLake) -> None:
+def test_mergus_listen_help_describes_its_options(lake: TestLake) -> None:
     shown = run_listen(lake.settings, "--help")
     assert shown.returncode == 0
     assert re.search(r"--port INTEGER +Serve metrics", shown.stdout)
@@ -165,7 +165,7 @@ def test_listen_serves_its_metrics(lake: TestLake, tmp_path: Path) -> None:
         assert time.monotonic() - began < 5
 
 
-def test_a_port_that_is_taken_is_told(lake: TestLake) -> None:
+def test_mergus_listen_reports_a_port_that_is_in_use(lake: TestLake) -> None:
     with socket.create_server((lake.settings.host, free_port())) as taken:
         port = taken.getsockname()[1]
         for settings, options in (
@@ -178,7 +178,7 @@ def test_a_port_that_is_taken_is_told(lake: TestLake) -> None:
             assert "Traceback" not in done.stderr
 
 
-def test_listen_waits_for_a_postgres_that_is_not_there_yet(lake: TestLake, tmp_path: Path) -> None:
+def test_mergus_listen_waits_for_a_postgres_that_is_down(lake: TestLake, tmp_path: Path) -> None:
     with listeners.proxy(lake.settings.dsn) as (network, dsn):
         network.shut()
         far_away = lake.settings.model_copy(update={"postgres_dsn": SecretStr(dsn), "pool_timeout": 1.0})

@@ -58,7 +58,7 @@ def sample(text: str, name: str, **labels: str) -> float:
     return 0.0
 
 
-def test_every_answer_has_a_request_id_and_its_own(server: Server) -> None:
+def test_every_answer_has_a_unique_request_id(server: Server) -> None:
     ids = {server.http.get(path).headers["x-request-id"] for path in ("/healthz", "/v1/config", "/nothing", "/v1/x/y")}
     assert len(ids) == 4
 
@@ -66,7 +66,7 @@ def test_every_answer_has_a_request_id_and_its_own(server: Server) -> None:
 @pytest.mark.parametrize(
     ("sent", "kept"), [("abc-123", True), ("x" * 128, True), ("x" * 129, False), ("a b", False), ('"}{', False)]
 )
-def test_a_clients_request_id_is_kept_if_it_is_harmless(sent: str, kept: bool, server: Server) -> None:
+def test_the_request_id_of_a_client_is_used_if_it_is_harmless(sent: str, kept: bool, server: Server) -> None:
     answer = server.http.get("/healthz", headers={"X-Request-ID": sent})
     assert (answer.headers["x-request-id"] == sent) == kept
 
@@ -99,7 +99,7 @@ def logged(server: Server, request_id: str) -> dict[str, Any]:
     return line
 
 
-def test_the_line_of_a_refused_write_says_why_and_which_table_it_is_about(server: Server) -> None:
+def test_the_log_line_of_a_refused_write_names_the_reason_and_the_table(server: Server) -> None:
     server.http.post(server.namespaces, json={"namespace": ["refused"]}).raise_for_status()
     schema = {"type": "struct", "fields": [{"id": 1, "name": "i", "type": "fixed[7]", "required": False}]}
     headers = {"X-Request-ID": "refused-create"}
@@ -111,7 +111,7 @@ def test_the_line_of_a_refused_write_says_why_and_which_table_it_is_about(server
     assert "refused.t" in line["about"]
 
 
-def test_the_line_of_a_commit_to_several_tables_says_why(server: Server) -> None:
+def test_the_log_line_of_a_refused_transaction_names_the_reason(server: Server) -> None:
     change = {"identifier": {"namespace": ["nowhere"], "name": "t"}, "requirements": [], "updates": []}
     url = f"{server.namespaces.removesuffix('/namespaces')}/transactions/commit"
     answer = server.http.post(url, json={"table-changes": [change]}, headers={"X-Request-ID": "refused-commit"})
@@ -120,12 +120,12 @@ def test_the_line_of_a_commit_to_several_tables_says_why(server: Server) -> None
     assert "nowhere.t" in line["about"]
 
 
-def test_a_request_that_is_granted_has_no_reason(server: Server) -> None:
+def test_the_log_line_of_a_successful_request_has_no_reason(server: Server) -> None:
     server.http.get(server.namespaces, headers={"X-Request-ID": "granted"}).raise_for_status()
     assert not {"error", "reason", "about"} & logged(server, "granted").keys()
 
 
-def test_what_a_client_writes_neither_forges_a_line_nor_fills_the_log(server: Server) -> None:
+def test_text_of_a_client_neither_forges_a_log_line_nor_floods_the_log(server: Server) -> None:
     forged = 'x" status=200\n{"message":"request","status":200}\x1b[2J\u2028 password=hunter2'
     answer = server.http.post(
         server.namespaces, json={"namespace": [forged + "y" * 10_000, ""]}, headers={"X-Request-ID": "forged"}
@@ -138,7 +138,7 @@ def test_what_a_client_writes_neither_forges_a_line_nor_fills_the_log(server: Se
 
 
 @given(st.text(max_size=3000))
-def test_foreign_text_is_one_line_and_one_field_of_it(text: str) -> None:
+def test_foreign_text_is_logged_as_one_field_on_one_line(text: str) -> None:
     shown = foreign_text(text)
     assert shown.isprintable()
     assert len(shown) <= 12 * 501
@@ -148,7 +148,7 @@ def test_foreign_text_is_one_line_and_one_field_of_it(text: str) -> None:
     assert TextFormatter().format(record) == hide_password(f"INFO    mergus: request reason={field} status=400")
 
 
-def test_no_secret_is_in_the_log(server: Server, lake: TestLake) -> None:
+def test_the_log_contains_no_secret(server: Server, lake: TestLake) -> None:
     log = server.log.read_text()
     secret = lake.settings.s3_secret_access_key
     assert secret is not None
@@ -170,7 +170,7 @@ def test_requests_are_counted_by_operation_and_status(server: Server) -> None:
     assert sample(text, "mergus_pool_connections") >= 1
 
 
-def test_an_unknown_path_makes_no_label_of_its_own(server: Server) -> None:
+def test_an_unknown_path_creates_no_metric_label(server: Server) -> None:
     server.http.get("/some/random/path")
     text = server.http.get("/metrics").text
     operations = set(re.findall(r'operation="([^"]*)"', text))
@@ -187,7 +187,7 @@ def own_logging():
 
 
 @pytest.mark.usefixtures("own_logging")
-def test_an_answer_that_never_passed_the_gate_is_not_sent(lake: TestLake) -> None:
+def test_an_answer_without_an_authorisation_check_is_not_sent(lake: TestLake) -> None:
     async def leaky() -> Response:
         return Response("secret")
 
@@ -320,7 +320,7 @@ def one_of_each(server: Server, db: duckdb.DuckDBPyConnection) -> dict[str, http
     return answers
 
 
-def test_every_operation_passes_the_gate(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_every_operation_performs_its_authorisation_check(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     """An answer that was not authorised is not sent: so one 2xx from each proves each."""
     answers = one_of_each(server, db)
     # says why no function can be shown, and has no other answer
@@ -332,10 +332,10 @@ def test_every_operation_passes_the_gate(server: Server, db: duckdb.DuckDBPyConn
 
 
 class TestReadiness:
-    def test_ready_when_all_is_there(self, server: Server) -> None:
+    def test_readyz_reports_ok_for_postgres_and_storage(self, server: Server) -> None:
         assert server.http.get("/readyz").json() == {"status": "ok", "checks": {"postgres": "ok", "storage": "ok"}}
 
-    def test_not_ready_but_alive_without_postgres(self, lake: TestLake, tmp_path: Path) -> None:
+    def test_a_server_without_postgres_is_alive_but_not_ready(self, lake: TestLake, tmp_path: Path) -> None:
         nowhere = lake.settings.model_copy(
             update={"postgres_dsn": lakes.settings_for("postgresql://u:p@127.0.0.1:1/x").postgres_dsn}
         )
@@ -349,7 +349,7 @@ class TestReadiness:
             assert error_of(answer) == (503, "ServiceUnavailableException")
             assert answer.headers["retry-after"] == "1"
 
-    def test_not_ready_without_storage(self, lake: TestLake, tmp_path: Path) -> None:
+    def test_a_server_without_storage_is_not_ready(self, lake: TestLake, tmp_path: Path) -> None:
         with servers.server(lake.settings, tmp_path, wait=False, s3_endpoint="http://127.0.0.1:1") as running:
             servers.wait_for(running, "/healthz", 200)
             ready = running.http.get("/readyz")
@@ -358,7 +358,7 @@ class TestReadiness:
             assert ready.json()["checks"]["storage"] != "ok"
             assert running.http.get(running.namespaces).status_code == 200
 
-    def test_ready_on_an_adopted_local_lake_whose_directory_duckdb_has_not_made_yet(self, tmp_path: Path) -> None:
+    def test_a_server_of_an_adopted_local_lake_is_ready_before_its_directory_exists(self, tmp_path: Path) -> None:
         directory = tmp_path / "not there" / "data"
         with lakes.database() as dsn:
             settings = lakes.plain_lake(dsn, data_path=f"{directory}/")
@@ -376,14 +376,14 @@ class TestReadiness:
                 assert ready.status_code == 503
                 assert ready.json()["checks"]["storage"] == "failed: FileNotFoundError"
 
-    def test_h25_not_ready_with_a_catalog_of_another_version(self, tmp_path: Path) -> None:
+    def test_h25_a_server_is_not_ready_with_a_catalog_of_another_version(self, tmp_path: Path) -> None:
         with lakes.lake() as lake, servers.server(lake.settings, tmp_path) as running:
             lake.sql("UPDATE ducklake_metadata SET value = '1.1' WHERE key = 'version'")
             ready = running.http.get("/readyz")
             assert ready.status_code == 503
             assert "1.1" in ready.json()["checks"]["postgres"]
 
-    def test_not_ready_when_the_lake_was_never_set_up(self, tmp_path: Path) -> None:
+    def test_a_server_is_not_ready_before_the_lake_is_initialised(self, tmp_path: Path) -> None:
         with lakes.database() as dsn:
             settings: Settings = lakes.settings_for(dsn)
             with servers.server(settings, tmp_path, wait=False) as running:
@@ -429,7 +429,7 @@ def test_several_processes_serve_one_lake_and_add_up_their_metrics(lake: TestLak
         assert requests() == 60
 
 
-def test_reads_go_on_while_more_commits_wait_than_there_are_connections(lake: TestLake, tmp_path: Path) -> None:
+def test_reads_are_answered_while_more_commits_wait_than_there_are_connections(lake: TestLake, tmp_path: Path) -> None:
     with (
         servers.server(lake.settings, tmp_path, pool_max=4, lock_timeout=20.0) as running,
         psycopg.connect(lake.settings.dsn) as writer,

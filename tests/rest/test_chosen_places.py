@@ -65,7 +65,7 @@ def staged(server: Server, bucket: Bucket, schema: str, location: str) -> HandTa
 
 
 @pytest.mark.parametrize("how", ["created", "staged"])
-def test_a_table_below_its_namespace_is_written_by_both(
+def test_duckdb_and_clients_write_to_a_table_located_below_its_namespace(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str, how: str
 ) -> None:
     location = f"{home(server, schema)}/t-{uuid4().hex}"
@@ -85,7 +85,7 @@ def test_a_table_below_its_namespace_is_written_by_both(
     assert sorted(row["i"] for row in found) == [2, 3, 5, 6, 9]
 
 
-def test_nested_namespaces_and_those_made_again_have_locations_of_their_own(
+def test_nested_and_recreated_namespaces_have_their_own_locations(
     server: Server, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     assert server.create(schema, "a/b 'c").status_code == 200
@@ -98,7 +98,7 @@ def test_nested_namespaces_and_those_made_again_have_locations_of_their_own(
     assert home(server, schema, "a/b 'c") not in found
 
 
-def test_a_place_that_is_not_for_the_table_is_refused_with_the_reason(
+def test_a_location_that_a_table_may_not_have_is_refused_with_the_reason(
     server: Server, lake: TestLake, bucket: Bucket, schema: str
 ) -> None:
     ours, root = home(server, schema), home(server, schema).rpartition("/schemas/")[0]
@@ -142,7 +142,7 @@ def test_a_place_that_is_not_for_the_table_is_refused_with_the_reason(
     table.commit({"action": "set-properties", "updates": {"write.data.path": f"{ours}/data-of-t"}})
 
 
-def test_files_are_taken_from_the_tables_own_places_alone(
+def test_files_outside_the_location_of_their_table_are_refused(
     server: Server, lake: TestLake, bucket: Bucket, schema: str
 ) -> None:
     table = new_table(server, bucket, schema, location=f"{home(server, schema)}/t")
@@ -151,7 +151,7 @@ def test_files_are_taken_from_the_tables_own_places_alone(
         assert error_of(table.send(table.append_updates([file], 2**40))) == BAD
 
 
-def test_the_place_of_a_dropped_table_is_kept_for_as_long_as_it_can_come_back(
+def test_the_location_of_a_dropped_table_is_reserved_while_it_can_be_undropped(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     location = f"{home(server, schema)}/t"
@@ -168,7 +168,9 @@ def test_the_place_of_a_dropped_table_is_kept_for_as_long_as_it_can_come_back(
     assert in_duckdb(lake, db, schema) == rows(7)
 
 
-def test_a_view_below_its_namespace(server: Server, db: duckdb.DuckDBPyConnection, bucket: Bucket, schema: str) -> None:
+def test_a_view_may_be_located_below_its_namespace(
+    server: Server, db: duckdb.DuckDBPyConnection, bucket: Bucket, schema: str
+) -> None:
     location = f"{home(server, schema)}/v-{uuid4().hex}"
     wanted = {**views.wanted(schema, "v", duckdb="SELECT 1 AS i"), "location": location}
     made = server.http.post(views.url(server, schema), json=wanted)
@@ -188,7 +190,7 @@ def test_a_view_below_its_namespace(server: Server, db: duckdb.DuckDBPyConnectio
     assert views.load(server, schema, "w")["location"] == moved
 
 
-def test_keys_for_such_a_table_are_good_for_its_own_place_alone(
+def test_vended_keys_of_a_table_below_its_namespace_cover_its_own_location_only(
     server: Server, lake: TestLake, bucket: Bucket, schema: str
 ) -> None:
     ours = home(server, schema)
@@ -227,7 +229,7 @@ def only_ducklakes(lake: TestLake, schema: str) -> list[str]:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("chosen", [False, True])
-def test_what_only_ducklake_names_lies_below_no_location_that_clients_are_told(
+def test_files_that_only_ducklake_uses_lie_outside_the_locations_shown_to_clients(
     server: Server,
     lake: TestLake,
     bucket: Bucket,
@@ -263,7 +265,7 @@ def test_what_only_ducklake_names_lies_below_no_location_that_clients_are_told(
         assert db.execute(f"SELECT count(*) FROM {schema}.t AT (VERSION => {at})").fetchone() is not None
 
 
-def test_copies_with_row_ids_lie_there_too_and_clients_may_read_them(
+def test_copies_with_row_ids_lie_outside_table_locations_and_clients_may_read_them(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     db.execute(f"CREATE TABLE {schema}.t (i INTEGER, s VARCHAR)")
@@ -289,7 +291,7 @@ def test_copies_with_row_ids_lie_there_too_and_clients_may_read_them(
             s3.put_object(Bucket=name, Key=forbidden, Body=b"x")
 
 
-def test_sweeps_know_the_places_that_clients_chose(
+def test_sweeps_clean_up_locations_that_clients_chose(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     table = new_table(server, bucket, schema, location=f"{home(server, schema)}/t")

@@ -28,7 +28,9 @@ def assert_both_read(lake: TestLake, server: Server, rows: int) -> None:
         assert fresh.execute("SELECT coalesce(len(list(i)), 0) FROM t").fetchall() == [(rows,)]
 
 
-def test_what_nobody_needs_is_swept(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_the_sweep_endpoint_deletes_objects_that_nothing_needs(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE TABLE t (i BIGINT)")
     for k in range(3):
         db.execute(f"INSERT INTO t SELECT range + {k * 100} FROM range(100)")
@@ -52,7 +54,9 @@ def are_there(db: duckdb.DuckDBPyConnection, path: str) -> int:
     return db.execute(f"SELECT count(*) FROM glob('{path.removesuffix('t')}*')").fetchall()[0][0]
 
 
-def test_orphans_of_both_sides_go(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_the_orphans_endpoint_deletes_orphans_of_ducklake_and_iceberg(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE TABLE IF NOT EXISTS t (i BIGINT)")
     before = db.execute("SELECT count(*) FROM t").fetchall()[0][0]
     location = server.http.get(f"{server.path('main')}/tables/t").json()["metadata"]["location"]
@@ -73,5 +77,7 @@ def test_orphans_of_both_sides_go(lake: TestLake, server: Server, db: duckdb.Duc
     ("path", "body"),
     [("sweep", {"grace-seconds": -1}), ("sweep", {"older-than-seconds": 1}), ("orphans", {"older-than-seconds": "x"})],
 )
-def test_bad_requests(server: Server, path: str, body: dict[str, Any]) -> None:
+def test_sweep_and_orphans_requests_with_wrong_values_are_bad_requests(
+    server: Server, path: str, body: dict[str, Any]
+) -> None:
     assert error_of(server.http.post(f"{ADMIN}/{path}", json=body)) == (400, "BadRequestException")

@@ -140,7 +140,7 @@ def check(lake: TestLake, db: duckdb.DuckDBPyConnection, table: HandTable, commi
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_a_commit_of_everything_at_once_is_readable_or_refused(
+def test_a_commit_of_many_changes_is_readable_or_refused(
     lake: TestLake, server: Server, bucket: Bucket, before: list[Op], ops: list[Op], eager: bool
 ) -> None:
     note(f"before {before}, then {ops}, eager {eager}")
@@ -162,7 +162,7 @@ def test_a_commit_of_everything_at_once_is_readable_or_refused(
         check(lake, db, table, commit)
 
 
-def test_rows_do_not_come_back_under_columns_that_cannot_hold_them(
+def test_a_rollback_to_rows_that_the_current_columns_cannot_hold_is_refused(
     lake: TestLake, server: Server, bucket: Bucket
 ) -> None:
     """A table is replaced, its dates are timestamps since, and then it is rolled back: readers would not take the dates
@@ -193,7 +193,7 @@ def test_rows_do_not_come_back_under_columns_that_cannot_hold_them(
         assert check(lake, db, table, again)
 
 
-def test_of_a_transaction_nothing_is_taken_if_one_table_could_not_be_read(
+def test_a_transaction_is_refused_whole_if_one_table_would_become_unreadable(
     lake: TestLake, server: Server, bucket: Bucket
 ) -> None:
     fields = [field_of(1, "d", "date"), field_of(2, "i")]

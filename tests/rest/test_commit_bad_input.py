@@ -108,7 +108,9 @@ def other(server: Server, bucket: Bucket, lake: TestLake) -> HandTable:
     return made
 
 
-def test_places_outside_of_the_table(other: HandTable, table: HandTable, lake: TestLake, bucket: Bucket) -> None:
+def test_a_commit_with_paths_outside_the_table_is_refused(
+    other: HandTable, table: HandTable, lake: TestLake, bucket: Bucket
+) -> None:
     for place in outside(table, other, lake):
         snapshot_id = new_snapshot_id()
         # the list
@@ -128,7 +130,7 @@ def test_places_outside_of_the_table(other: HandTable, table: HandTable, lake: T
     assert error_of(table.send(shown(table.snapshot_json(other.snapshot()["manifest-list"], snapshot_id)))) == BAD
 
 
-def test_objects_that_are_missing_or_broken(table: HandTable, bucket: Bucket) -> None:
+def test_a_commit_with_missing_or_broken_objects_is_refused(table: HandTable, bucket: Bucket) -> None:
     snapshot_id = new_snapshot_id()
     assert error_of(table.send(shown(table.snapshot_json(table.path("metadata", "avro"), snapshot_id)))) == BAD
     manifest = table.added([table.file(10)], snapshot_id)
@@ -169,20 +171,22 @@ def test_objects_that_are_missing_or_broken(table: HandTable, bucket: Bucket) ->
     ],
     ids=str,
 )
-def test_lists_that_lie_about_their_manifests(table: HandTable, lie: dict[str, int]) -> None:
+def test_a_commit_whose_manifest_list_contradicts_its_manifests_is_refused(
+    table: HandTable, lie: dict[str, int]
+) -> None:
     snapshot_id = new_snapshot_id()
     manifest = table.added([table.file(10)], snapshot_id)
     assert sent(table, [replace(manifest, **lie)], snapshot_id) == BAD  # pyright: ignore[reportArgumentType]
 
 
-def test_manifests_that_are_named_twice_or_encrypted(table: HandTable) -> None:
+def test_a_commit_with_duplicate_or_encrypted_manifests_is_refused(table: HandTable) -> None:
     snapshot_id = new_snapshot_id()
     manifest = table.added([table.file(10)], snapshot_id)
     assert sent(table, [manifest, manifest], snapshot_id) == BAD
     assert sent(table, [replace(manifest, key_metadata=b"k")], snapshot_id) == UNSUPPORTED
 
 
-def test_files_that_are_listed_twice_or_there_already(table: HandTable) -> None:
+def test_a_commit_with_duplicate_or_existing_files_is_refused(table: HandTable) -> None:
     new = table.file(10)
     assert appended(table, new, new) == BAD
     snapshot_id = new_snapshot_id()
@@ -213,13 +217,13 @@ def change_of(**changes: Any) -> Callable[[DataFile], DataFile]:
         (change_of(file_format="NONSENSE"), UNSUPPORTED),
     ],
 )
-def test_files_that_cannot_be(
+def test_a_commit_with_impossible_file_entries_is_refused(
     table: HandTable, change: Callable[[DataFile], DataFile], refused: tuple[int, str]
 ) -> None:
     assert appended(table, change(table.file(10))) == refused
 
 
-def test_bounds_that_are_nonsense_are_no_bounds(server: Server, bucket: Bucket, lake: TestLake) -> None:
+def test_malformed_bounds_in_a_commit_do_not_hide_rows(server: Server, bucket: Bucket, lake: TestLake) -> None:
     """They are only there to skip files by: what cannot be read is not used, and rows are found all the same."""
     made = new_table(server, bucket, "unbound")
     for nonsense in (b"", b"\1", b"\0" * 9):
@@ -232,7 +236,7 @@ def test_bounds_that_are_nonsense_are_no_bounds(server: Server, bucket: Bucket, 
         assert db.execute("SELECT count(*) FROM unbound.t WHERE i = 11").fetchall() == [(listed,)]
 
 
-def test_entries_of_others(table: HandTable) -> None:
+def test_a_commit_with_manifest_entries_of_other_snapshots_is_refused(table: HandTable) -> None:
     """A file that nobody added, or that another snapshot is said to have."""
     file = table.file(10)
     for entry, refused in (
@@ -250,7 +254,7 @@ def test_entries_of_others(table: HandTable) -> None:
     assert error_of(table.send(shown(table.snapshot_json(listed, snapshot_id)))) == FAILED
 
 
-def test_tuples_that_are_not_of_the_spec(table: HandTable) -> None:
+def test_a_commit_with_partition_tuples_that_do_not_fit_the_spec_is_refused(table: HandTable) -> None:
     types = [PartitionField("p", 1000, "int")]
     spec = [{"source-id": 1, "field-id": 1000, "name": "p", "transform": "identity"}]
     file = replace(table.file(10), partition=(1,))
@@ -283,7 +287,9 @@ def test_tuples_that_are_not_of_the_spec(table: HandTable) -> None:
     ],
     ids=str,
 )
-def test_snapshots_that_make_no_sense(table: HandTable, changes: dict[str, Any], refused: tuple[int, str]) -> None:
+def test_a_commit_with_a_malformed_snapshot_is_refused(
+    table: HandTable, changes: dict[str, Any], refused: tuple[int, str]
+) -> None:
     snapshot_id = new_snapshot_id()
     listed = table.list_of([*table.manifests(), table.added([table.file(10)], snapshot_id)], snapshot_id)
     whole = {"snapshot_id": snapshot_id, "manifest_list": listed, **changes}
@@ -292,7 +298,7 @@ def test_snapshots_that_make_no_sense(table: HandTable, changes: dict[str, Any],
     assert error_of(table.send(shown(snapshot))) == refused
 
 
-def test_a_snapshot_that_is_there_already(table: HandTable) -> None:
+def test_a_commit_that_adds_a_snapshot_twice_is_refused(table: HandTable) -> None:
     """The id of one of DuckLake's, or of this very commit."""
     snapshot_id = new_snapshot_id()
     add, main = table.append_updates([table.file(10)], snapshot_id)
@@ -327,7 +333,7 @@ def test_a_snapshot_that_is_there_already(table: HandTable) -> None:
     ],
     ids=str,
 )
-def test_schemas_that_cannot_follow(table: HandTable, fields: list[Json]) -> None:
+def test_a_commit_with_an_incompatible_schema_is_refused(table: HandTable, fields: list[Json]) -> None:
     updates = [
         {"action": "add-schema", "schema": {"type": "struct", "schema-id": 1, "fields": fields}},
         {"action": "set-current-schema", "schema-id": -1},
@@ -336,7 +342,9 @@ def test_schemas_that_cannot_follow(table: HandTable, fields: list[Json]) -> Non
 
 
 @pytest.mark.parametrize("kind", ["fixed[4]", "unknown"])
-def test_types_that_ducklake_does_not_have(server: Server, bucket: Bucket, lake: TestLake, kind: str) -> None:
+def test_a_commit_with_a_column_type_that_ducklake_lacks_is_refused(
+    server: Server, bucket: Bucket, lake: TestLake, kind: str
+) -> None:
     made = new_table(server, bucket, f"typed_{kind[:5]}", properties={"format-version": "3"})
     before = everything(lake)
     updates = [
@@ -347,7 +355,7 @@ def test_types_that_ducklake_does_not_have(server: Server, bucket: Bucket, lake:
     assert everything(lake) == before
 
 
-def test_a_field_id_is_not_used_again(
+def test_a_commit_that_reuses_a_field_id_is_refused(
     server: Server, bucket: Bucket, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     """Not even that of a column which DuckDB has dropped."""
@@ -365,7 +373,7 @@ def test_a_field_id_is_not_used_again(
     assert everything(lake) == before
 
 
-def test_a_body_over_the_limit(table: HandTable) -> None:
+def test_a_commit_body_over_the_limit_is_refused(table: HandTable) -> None:
     large = [{"action": "set-properties", "updates": {"a": "x" * MAX_BODY}}]
     assert error_of(table.send(large)) == (413, "PayloadTooLargeException")
 
@@ -380,7 +388,7 @@ def test_a_body_over_the_limit(table: HandTable) -> None:
 @pytest.mark.parametrize(
     "count", [10_000, pytest.param(100_000, marks=pytest.mark.skipif(not LARGE, reason="MERGUS_TEST_LARGE=1"))]
 )
-def test_many_files_in_one_commit(
+def test_a_commit_of_many_files_is_applied(
     server: Server, bucket: Bucket, lake: TestLake, db: duckdb.DuckDBPyConnection, count: int
 ) -> None:
     made = new_table(server, bucket, f"many{count}")
@@ -406,7 +414,7 @@ def test_many_files_in_one_commit(
     assert db.execute(f"SELECT count(*) FROM many{count}.t").fetchall() == [(3 * count + 3,)]
 
 
-def test_after_all_of_this_the_table_is_as_it_was(
+def test_the_table_is_unchanged_and_writable_after_refused_commits(
     loaded: HandTable, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     assert in_duckdb(lake, db, "held") == rows(1)

@@ -132,7 +132,7 @@ def requirements(state: Json) -> dict[str, tuple[Json, list[Json]]]:
     }
 
 
-def test_requirements(held: HandTable, lake: TestLake) -> None:
+def test_a_commit_is_applied_only_if_all_its_requirements_hold(held: HandTable, lake: TestLake) -> None:
     every = requirements(held.load())
     for name, (holds, fail) in every.items():
         for wrong in fail:
@@ -171,7 +171,7 @@ def test_a_requirement_of_main_fails_after_a_commit_of_duckdb(
     assert before != altered
 
 
-def test_an_append_holds_whatever_was_committed_since(
+def test_an_append_is_applied_on_top_of_later_commits(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     """A client would only send it again; against a session that commits all the time, for ever."""
@@ -213,7 +213,7 @@ def test_an_append_holds_whatever_was_committed_since(
     ],
     ids=str,
 )
-def test_requirements_that_make_no_sense(held: HandTable, lake: TestLake, wrong: Any) -> None:
+def test_malformed_requirements_are_bad_requests(held: HandTable, lake: TestLake, wrong: Any) -> None:
     before = everything(lake)
     assert error_of(held.send([set_properties(a="b")], [wrong])) == (400, BAD)
     assert everything(lake) == before
@@ -262,7 +262,9 @@ def test_requirements_that_make_no_sense(held: HandTable, lake: TestLake, wrong:
     ],
     ids=str,
 )
-def test_updates_that_are_refused(held: HandTable, lake: TestLake, update: Any, refused: Any) -> None:
+def test_unsupported_and_malformed_updates_are_refused_without_any_change(
+    held: HandTable, lake: TestLake, update: Any, refused: Any
+) -> None:
     before = everything(lake)
     # beside one that is fine
     answer = held.send([set_properties(never="seen"), update] if refused else [update])
@@ -273,7 +275,7 @@ def test_updates_that_are_refused(held: HandTable, lake: TestLake, update: Any, 
     assert everything(lake) == before
 
 
-def test_branches_are_refused(held: HandTable, lake: TestLake) -> None:
+def test_commits_to_branches_are_refused(held: HandTable, lake: TestLake) -> None:
     held.load()
     before = everything(lake)
     side = action("set-snapshot-ref", ref_name="side", type="branch", snapshot_id=held.current)
@@ -285,7 +287,7 @@ def test_branches_are_refused(held: HandTable, lake: TestLake) -> None:
     assert everything(lake) == before
 
 
-def test_the_body_names_the_table_of_the_path(held: HandTable, lake: TestLake) -> None:
+def test_a_commit_body_that_names_another_table_is_refused(held: HandTable, lake: TestLake) -> None:
     before = everything(lake)
     other = {"namespace": ["held"], "name": "u"}
     assert error_of(held.send([set_properties(a="b")], identifier=other)) == (400, BAD)
@@ -297,14 +299,14 @@ def test_the_body_names_the_table_of_the_path(held: HandTable, lake: TestLake) -
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"{}", b'{"updates": []}', b'{"requirements": [], "updates": 7}', b"\xff"]
 )
-def test_what_is_no_commit(held: HandTable, lake: TestLake, body: bytes) -> None:
+def test_a_malformed_commit_body_is_a_bad_request(held: HandTable, lake: TestLake, body: bytes) -> None:
     before = everything(lake)
     answer = held.server.http.post(held.url, content=body, headers={"Content-Type": "application/json"})
     assert error_of(answer) == (400, BAD)
     assert everything(lake) == before
 
 
-def test_tables_that_are_not_there(server: Server, bucket: Bucket, lake: TestLake) -> None:
+def test_a_commit_to_a_missing_table_is_not_found(server: Server, bucket: Bucket, lake: TestLake) -> None:
     before = everything(lake)
     for schema, name in (("held", "u"), ("nowhere", "t"), ("held", "T")):
         stranger = HandTable(server, bucket, schema, name)
@@ -312,7 +314,7 @@ def test_tables_that_are_not_there(server: Server, bucket: Bucket, lake: TestLak
     assert everything(lake) == before
 
 
-def test_a_commit_of_nothing_changes_nothing(held: HandTable, lake: TestLake) -> None:
+def test_a_commit_without_changes_writes_nothing(held: HandTable, lake: TestLake) -> None:
     state, before = held.load(), everything(lake)
     answer = held.send([])
     assert answer.status_code == 200
@@ -341,7 +343,7 @@ def test_a_commit_of_nothing_changes_nothing(held: HandTable, lake: TestLake) ->
 # --- updates and what becomes of them
 
 
-def test_the_answer_is_that_of_the_next_load(
+def test_the_answer_to_a_commit_equals_the_next_load(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = new_table(server, bucket, "answers")
@@ -368,7 +370,7 @@ def test_the_answer_is_that_of_the_next_load(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_append_overwrite_delete_and_replace(
+def test_append_overwrite_delete_and_replace_commits_are_seen_by_duckdb(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection, version: int
 ) -> None:
     schema = f"operations{version}"
@@ -412,7 +414,7 @@ def test_append_overwrite_delete_and_replace(
     assert in_duckdb(lake, db, schema) == [*rows(20, tag="c"), (99, "duck"), *rows(100)]
 
 
-def test_several_snapshots_in_one_commit(
+def test_one_commit_may_add_several_snapshots(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     """As PyIceberg sends an overwrite: one that deletes, and one that appends on top of it."""
@@ -441,7 +443,7 @@ def test_several_snapshots_in_one_commit(
     assert loads.rows(theirs.scan(snapshot_id=second).to_arrow()) == rows(50)
 
 
-def test_properties_and_comment_both_ways(
+def test_properties_and_the_comment_are_shared_by_clients_and_duckdb(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = new_table(server, bucket, "props")
@@ -470,7 +472,9 @@ def test_properties_and_comment_both_ways(
     assert comment() == [(None,)]
 
 
-def test_schema_evolution(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_schema_changes_of_a_commit_are_seen_by_duckdb(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     table = new_table(server, bucket, "evolves")
     table.append(1)
     assert columns(db, "evolves") == [("i", "INTEGER"), ("s", "VARCHAR")]
@@ -505,7 +509,7 @@ def test_schema_evolution(server: Server, lake: TestLake, bucket: Bucket, db: du
     assert oldest in {s["schema-id"] for s in table.state["schemas"]}
 
 
-def test_remove_schemas(server: Server, bucket: Bucket, lake: TestLake) -> None:
+def test_remove_schemas_removes_former_schemas_only(server: Server, bucket: Bucket, lake: TestLake) -> None:
     table = new_table(server, bucket, "forgets")
     first = table.state["current-schema-id"]
     table.commit(*add_schema(*FIELDS, field_of(3, "j")))
@@ -522,7 +526,9 @@ def test_remove_schemas(server: Server, bucket: Bucket, lake: TestLake) -> None:
     assert {s["schema-id"] for s in load(server, schema="forgets")["schemas"]} == {current}
 
 
-def test_identifier_fields(server: Server, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_identifier_fields_are_stored_until_their_column_becomes_optional(
+    server: Server, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     table = new_table(server, bucket, "identified", fields=[field_of(1, "i", required=True), FIELDS[1]])
     table.commit(*add_schema(field_of(1, "i", required=True), FIELDS[1], identifiers=(1,)))
     assert load(server, schema="identified")["schemas"][-1]["identifier-field-ids"] == [1]
@@ -531,7 +537,9 @@ def test_identifier_fields(server: Server, bucket: Bucket, db: duckdb.DuckDBPyCo
     assert "identifier-field-ids" not in load(server, schema="identified")["schemas"][-1]
 
 
-def test_specs(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_commit_adds_partition_specs_and_sets_the_default(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     table = new_table(server, bucket, "specs")
     table.append(1)
     plain = table.state["default-spec-id"]
@@ -579,7 +587,7 @@ def test_specs(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDB
     assert in_duckdb(lake, db, "specs") == [*rows(1), *rows(10, 1), *rows(100, 40, "y")]
 
 
-def test_remove_specs(server: Server, bucket: Bucket) -> None:
+def test_remove_partition_specs_removes_an_unused_spec(server: Server, bucket: Bucket) -> None:
     table = new_table(server, bucket, "unspecific")
     fields = [{"source-id": 1, "name": "b", "transform": "bucket[4]"}]
     table.commit(action("add-spec", spec={"fields": fields}), action("set-default-spec", spec_id=-1))
@@ -592,7 +600,9 @@ def test_remove_specs(server: Server, bucket: Bucket) -> None:
     assert table.load()["last-partition-id"] >= 1000
 
 
-def test_sort_orders(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_commit_adds_sort_orders_and_sets_the_default(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     table = new_table(server, bucket, "sorted")
     by_i = {"source-id": 1, "transform": "identity", "direction": "desc", "null-order": "nulls-last"}
     by_s = {"source-id": 2, "transform": "truncate[2]", "direction": "asc", "null-order": "nulls-first"}
@@ -663,7 +673,9 @@ def test_files_keep_the_sort_order_that_their_writer_wrote_them_in(
     assert orders_of_files(table)[DATA] == {0, 5, number}
 
 
-def test_set_location(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_set_location_accepts_only_allowed_locations_and_is_shown_by_loads(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     table = new_table(server, bucket, "moves")
     table.append(1)
     was = table.location
@@ -685,7 +697,7 @@ def test_set_location(server: Server, lake: TestLake, bucket: Bucket, db: duckdb
     )
 
 
-def test_statistics_are_kept_and_served(server: Server, bucket: Bucket, lake: TestLake) -> None:
+def test_a_commit_sets_statistics_files_that_loads_return(server: Server, bucket: Bucket, lake: TestLake) -> None:
     table = new_table(server, bucket, "counted")
     first, second = table.append(1), table.append(10)
     blob = {
@@ -726,7 +738,9 @@ def test_statistics_are_kept_and_served(server: Server, bucket: Bucket, lake: Te
     assert table.load().get("partition-statistics", []) == []
 
 
-def test_tags(server: Server, bucket: Bucket, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_commit_sets_and_removes_tags(
+    server: Server, bucket: Bucket, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     table = new_table(server, bucket, "tags")
     first = table.append(1)
     second = table.append(10)
@@ -757,7 +771,7 @@ def test_tags(server: Server, bucket: Bucket, lake: TestLake, db: duckdb.DuckDBP
     assert table.load()["refs"]["v3"]["snapshot-id"] == third
 
 
-def test_main_keeps_its_retention(server: Server, bucket: Bucket) -> None:
+def test_a_commit_sets_the_retention_of_main(server: Server, bucket: Bucket) -> None:
     table = new_table(server, bucket, "retained")
     first = table.append(1)
     wanted = {"max-snapshot-age-ms": 1000, "min-snapshots-to-keep": 3, "max-ref-age-ms": 9}
@@ -765,7 +779,9 @@ def test_main_keeps_its_retention(server: Server, bucket: Bucket) -> None:
     assert table.load()["refs"]["main"].items() >= wanted.items()
 
 
-def test_rollback(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_commit_rolls_main_back_to_an_older_snapshot(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     table = new_table(server, bucket, "rolled")
     first = table.append(1, tag="a")
     table.append(10, tag="b")
@@ -802,7 +818,9 @@ def test_rollback(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.Duc
     assert in_duckdb(lake, db, "rolled") == last
 
 
-def test_main_can_be_emptied(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_removing_the_main_ref_empties_the_table(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     table = new_table(server, bucket, "emptied")
     first = table.append(1)
     db.execute("INSERT INTO emptied.t VALUES (5, 'small')")
@@ -816,7 +834,9 @@ def test_main_can_be_emptied(server: Server, lake: TestLake, bucket: Bucket, db:
     assert in_duckdb(lake, db, "emptied") == rows(30)
 
 
-def test_remove_snapshots(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_remove_snapshots_removes_older_snapshots_with_their_tags_but_not_the_current_one(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     table = new_table(server, bucket, "expires")
     first = table.append(1)
     at_first = lake.snapshots()[-1][0]
@@ -839,7 +859,9 @@ def test_remove_snapshots(server: Server, lake: TestLake, bucket: Bucket, db: du
     assert ids(table.load()) == [third, table.current]
 
 
-def test_upgrade(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_table_is_upgraded_to_format_version_3_and_never_downgraded(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     table = new_table(server, bucket, "upgraded")
     first = table.append(1)
     table.commit(action("upgrade-format-version", format_version=3))
@@ -862,7 +884,7 @@ def test_upgrade(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.Duck
     assert first in ids(table.state)
 
 
-def test_h43_the_same_commit_sent_twice_is_one(
+def test_h43_a_commit_sent_twice_is_applied_once(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = new_table(server, bucket, "twice")
@@ -896,7 +918,7 @@ def test_h43_the_same_commit_sent_twice_is_one(
     assert everything(lake) == before
 
 
-def test_small_snapshot_ids_are_ducklakes(server: Server, lake: TestLake, bucket: Bucket) -> None:
+def test_a_snapshot_id_in_the_range_of_ducklake_is_refused(server: Server, lake: TestLake, bucket: Bucket) -> None:
     table = new_table(server, bucket, "small")
     updates = table.append_updates([table.file(1)], 17)
     before = everything(lake)
@@ -904,7 +926,7 @@ def test_small_snapshot_ids_are_ducklakes(server: Server, lake: TestLake, bucket
     assert everything(lake) == before
 
 
-def test_h46_snapshots_never_go_back_in_time(
+def test_h46_snapshot_timestamps_never_decrease(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     """Whatever a client thinks that the time is."""
@@ -922,9 +944,7 @@ def test_h46_snapshots_never_go_back_in_time(
     assert stored == sorted(stored)
 
 
-def test_a_file_of_an_unfinished_writer_may_be_gone_from_storage(
-    server: Server, lake: TestLake, bucket: Bucket
-) -> None:
+def test_an_append_does_not_read_its_data_files(server: Server, lake: TestLake, bucket: Bucket) -> None:
     """An append does not open its files: what it says of them is believed."""
     table = new_table(server, bucket, "absent")
     file = table.file(1)
@@ -953,7 +973,7 @@ def test_an_empty_append_is_a_snapshot(
     assert in_duckdb(lake, db, "nothing") == rows(1)
 
 
-def test_a_table_that_was_put_back_is_built_on_as_it_is_now(
+def test_a_commit_after_a_rollback_builds_on_the_state_after_a_flush(
     server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     """The snapshot was first shown with files of inlined rows; a flush has put the rows elsewhere since."""

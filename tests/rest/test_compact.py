@@ -52,7 +52,7 @@ def content(lake: TestLake, server: Server, schema: str, table: str = "t") -> se
 EXPECTED = {-1, *range(400)} - {7}
 
 
-def test_a_table(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_the_compact_endpoint_compacts_a_table(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
     small_files(db, "one")
     answer = compact(server, "namespaces", "one", "tables", "t")
     assert answer.status_code == 200, answer.text
@@ -71,7 +71,9 @@ def test_a_table(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) 
     assert done == {"namespace": ["one"], "table": "t"}
 
 
-def test_a_dry_run_tells_and_does_nothing(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_dry_run_of_a_compaction_reports_its_work_and_changes_nothing(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     small_files(db, "dry")
     db.execute("DELETE FROM dry.t WHERE i >= 300 AND i < 380")
     before = lake.snapshots()
@@ -86,7 +88,9 @@ def test_a_dry_run_tells_and_does_nothing(lake: TestLake, server: Server, db: du
     assert content(lake, server, "dry") == {-1, *range(300), *range(380, 400)} - {7}
 
 
-def test_files_with_many_deletes_are_rewritten(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_compaction_rewrites_files_with_many_deletes(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     small_files(db, "many")
     db.execute("DELETE FROM many.t WHERE i >= 0 AND i % 100 < 40")
     snapshots = lake.snapshots()[-1][0]
@@ -102,7 +106,9 @@ def test_files_with_many_deletes_are_rewritten(lake: TestLake, server: Server, d
         assert loads.assert_readable(lake, server, session, schema="many")
 
 
-def test_a_namespace_and_the_catalog(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_the_compact_endpoint_compacts_a_namespace_or_the_whole_catalog(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     small_files(db, "two")
     small_files(db, "two", table="u")
     small_files(db, "three")
@@ -117,7 +123,7 @@ def test_a_namespace_and_the_catalog(lake: TestLake, server: Server, db: duckdb.
     assert content(lake, server, "three") == EXPECTED
 
 
-def test_one_step_alone(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_compaction_can_be_limited_to_one_step(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
     small_files(db, "flushed")
     (done,) = compact(server, "namespaces", "flushed", steps=["flush"]).json()["tables"]
     assert done["flushed-rows"] == 1
@@ -125,7 +131,9 @@ def test_one_step_alone(lake: TestLake, server: Server, db: duckdb.DuckDBPyConne
 
 
 class TestPolicies:
-    def test_a_table_that_is_left_alone(self, lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    def test_a_table_with_maintenance_disabled_is_not_compacted(
+        self, lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
+    ) -> None:
         small_files(db, "alone")
         table = catalog(lake.settings, server).load_table("alone.t")
         with table.transaction() as tx:
@@ -134,7 +142,7 @@ class TestPolicies:
         assert done["left-alone"] == "mergus.maintenance.enabled is false"
         assert live_files(lake, "alone") == 4
 
-    def test_a_namespace_says_it_for_its_tables(
+    def test_a_maintenance_property_of_a_namespace_applies_to_its_tables(
         self, lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
     ) -> None:
         small_files(db, "steps")
@@ -147,7 +155,7 @@ class TestPolicies:
         assert live_files(lake, "steps") == 5
         assert live_files(lake, "steps", "own") == 2
 
-    def test_one_that_makes_no_sense_is_told(
+    def test_an_invalid_stored_maintenance_property_is_reported_as_failure(
         self, lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
     ) -> None:
         small_files(db, "senseless")
@@ -165,7 +173,7 @@ class TestPolicies:
     @pytest.mark.parametrize(
         ("key", "value"), [("enabled", "maybe"), ("steps", "flush,mrege"), ("delete-ratio", "2"), ("stpes", "flush")]
     )
-    def test_nor_can_it_be_set(
+    def test_an_invalid_maintenance_property_cannot_be_set(
         self, lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, key: str, value: str
     ) -> None:
         db.execute("CREATE SCHEMA IF NOT EXISTS refused; CREATE TABLE IF NOT EXISTS refused.t (i INTEGER)")
@@ -177,7 +185,7 @@ class TestPolicies:
         assert error_of(answer) == (400, "BadRequestException")
         assert server.create(f"refused_{key}".replace("-", "_"), **properties).status_code == 400
 
-    def test_files_that_are_large_enough_are_not_merged(
+    def test_a_compaction_does_not_merge_files_of_the_target_size(
         self, lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
     ) -> None:
         small_files(db, "large")
@@ -201,26 +209,28 @@ class TestBadRequests:
             [],
         ],
     )
-    def test_are_told_and_nothing_is_done(self, lake: TestLake, server: Server, body: object) -> None:
+    def test_malformed_compact_requests_are_bad_requests_and_start_no_job(
+        self, lake: TestLake, server: Server, body: object
+    ) -> None:
         before = lake.sql("SELECT count(*) FROM job")
         assert error_of(server.http.post(f"{ADMIN}/compact", json=body)) == (400, "BadRequestException")
         assert lake.sql("SELECT count(*) FROM job") == before
 
-    def test_what_is_not_there(self, server: Server) -> None:
+    def test_compacting_a_missing_namespace_table_or_job_is_not_found(self, server: Server) -> None:
         assert error_of(compact(server, "namespaces", "nowhere")) == (404, "NoSuchNamespaceException")
         assert error_of(compact(server, "namespaces", "nowhere", "tables", "t")) == (404, "NoSuchTableException")
         assert error_of(server.http.get(f"{ADMIN}/jobs/123456789")) == (404, "NotFoundException")
         assert error_of(server.http.post(f"{ADMIN}/jobs/123456789/cancel")) == (404, "NotFoundException")
         assert error_of(server.http.get(f"{ADMIN}/jobs/x"))[0] == 400
 
-    def test_the_past_is_not_compacted(self, lake: TestLake, server: Server) -> None:
+    def test_compacting_a_past_snapshot_is_forbidden(self, lake: TestLake, server: Server) -> None:
         at = lake.snapshots()[-1][0]
         answer = server.http.post(f"/v1/lake@{at}/admin/compact")
         assert error_of(answer) == (403, "ForbiddenException")
 
 
 class TestJobs:
-    def test_are_listed_the_newest_first(self, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    def test_jobs_are_listed_newest_first(self, server: Server, db: duckdb.DuckDBPyConnection) -> None:
         db.execute("CREATE SCHEMA listed")
         numbers = [compact(server, "namespaces", "listed").json()["job-id"] for _ in range(3)]
         page = server.http.get(f"{ADMIN}/jobs", params={"pageSize": 2}).json()
@@ -245,7 +255,7 @@ def idle(idle_lake: TestLake, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 class TestNobodyWorks:
-    def test_whoever_asks_again_gets_the_same(self, idle: Server) -> None:
+    def test_a_repeated_compact_request_returns_the_waiting_job(self, idle: Server) -> None:
         first = compact(idle, **{"wait-seconds": 0})
         assert (first.status_code, first.json()["state"]) == (202, "waiting")
         assert first.headers["location"].endswith(f"/jobs/{first.json()['job-id']}")
@@ -262,7 +272,7 @@ class TestNobodyWorks:
         assert third["job-id"] > other["job-id"]
         idle.http.post(f"{ADMIN}/jobs/{third['job-id']}/cancel")
 
-    def test_whoever_comes_does_what_was_asked_for_before(
+    def test_a_server_that_starts_later_runs_waiting_jobs(
         self, idle_lake: TestLake, idle: Server, tmp_path: Path
     ) -> None:
         with idle_lake.duckdb() as db:

@@ -7,7 +7,7 @@ from tests.support.lakes import TestLake
 from tests.support.servers import Server, error_of
 
 
-def test_every_announced_operation_is_there_and_no_other(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_every_announced_operation_is_implemented_and_no_other(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE MACRO main.f(a) AS a; CREATE VIEW main.v AS SELECT 1 AS i")
     announced = server.http.get("/v1/config").json()["endpoints"]
     assert sorted(announced) == sorted(o.endpoint for o in OPERATIONS if o.is_offered(load_settings()))
@@ -20,7 +20,7 @@ def test_every_announced_operation_is_there_and_no_other(server: Server, db: duc
         assert answer.status_code not in {404, 405}, endpoint
 
 
-def test_a_warehouse_is_known_by_its_name_and_by_its_place(server: Server, lake: TestLake) -> None:
+def test_a_warehouse_is_found_by_its_name_and_by_its_location(server: Server, lake: TestLake) -> None:
     data_path = lake.settings.data_path
     assert data_path is not None
     for name in (None, "lake", data_path, data_path.rstrip("/")):
@@ -30,12 +30,12 @@ def test_a_warehouse_is_known_by_its_name_and_by_its_place(server: Server, lake:
 
 
 @pytest.mark.parametrize("name", ["other", "s3://mergus", "lake2", "' OR 1=1 --", "s3://mergus/x/../y"])
-def test_another_warehouse_is_not_found(name: str, server: Server) -> None:
+def test_an_unknown_warehouse_is_not_found(name: str, server: Server) -> None:
     answer = server.http.get("/v1/config", params={"warehouse": name})
     assert error_of(answer) == (404, "NoSuchWarehouseException")
 
 
-def test_clients_are_told_where_objects_are_but_no_key(server: Server, lake: TestLake) -> None:
+def test_the_config_contains_the_s3_endpoint_but_no_key(server: Server, lake: TestLake) -> None:
     answer = server.http.get("/v1/config")
     assert answer.json()["defaults"]["s3.endpoint"] == lake.settings.s3_endpoint
     secret = lake.settings.s3_secret_access_key

@@ -54,7 +54,7 @@ def of_staged(metadata: Json) -> list[Json]:
     ]
 
 
-def test_a_new_table_is_there_for_everybody(
+def test_a_created_table_is_seen_by_every_engine(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     before = len(lake.snapshots())
@@ -75,7 +75,7 @@ def test_a_new_table_is_there_for_everybody(
     assert in_duckdb(lake, db, "plain") == [(1, "a"), *rows(10)]
 
 
-def test_the_answer_has_the_etag_of_a_load(server: Server, bucket: Bucket) -> None:
+def test_the_answer_to_create_table_has_the_etag_of_a_load(server: Server, bucket: Bucket) -> None:
     assert server.create("tagged").status_code == 200
     made = create(server, "tagged")
     loaded = get(server, schema="tagged")
@@ -85,7 +85,7 @@ def test_the_answer_has_the_etag_of_a_load(server: Server, bucket: Bucket) -> No
     assert held.status_code == 304
 
 
-def test_field_ids_are_given_anew_level_by_level(
+def test_create_table_assigns_field_ids_level_by_level(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     point = {"type": "struct", "fields": [field_of(90, "x"), field_of(40, "y", doc="up")]}
@@ -137,7 +137,9 @@ def test_field_ids_are_given_anew_level_by_level(
     assert found == [{"id": 1, "point": {"x": 1, "y": 2}, "tags": [("a", 1)], "several": [1.5]}]
 
 
-def test_properties_and_comment(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_create_table_stores_properties_and_the_comment(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     table = new_table(server, bucket, "props", properties={"owner": "anna", "comment": "of ducks", "empty": ""})
     assert table.state["properties"].items() >= {"owner": "anna", "comment": "of ducks", "empty": ""}.items()
     comment = db.execute("SELECT comment FROM duckdb_tables() WHERE schema_name = 'props'").fetchall()
@@ -146,7 +148,7 @@ def test_properties_and_comment(server: Server, lake: TestLake, bucket: Bucket, 
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_format_versions(
+def test_create_table_makes_tables_of_format_version_2_and_3(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection, version: int
 ) -> None:
     schema = f"version{version}"
@@ -160,7 +162,7 @@ def test_format_versions(
     assert in_duckdb(lake, db, schema) == rows(1)
 
 
-def test_a_table_of_version_1_is_made_as_one_of_version_2(
+def test_a_table_requested_with_format_version_1_is_created_with_version_2(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     """Version 1 has no deletes, and DuckDB deletes rows; a catalog may upgrade."""
@@ -219,14 +221,14 @@ def test_a_required_field_of_a_struct_is_shown_as_optional(
 
 
 @pytest.mark.parametrize("version", ["4", "two", "", "2.0", "99999999999999999999", "²"])
-def test_other_format_versions_are_refused(server: Server, lake: TestLake, version: str) -> None:
+def test_create_table_refuses_other_format_versions(server: Server, lake: TestLake, version: str) -> None:
     before = everything(lake)
     status, _ = error_of(create(server, "main", "wrongly", properties={"format-version": version}))
     assert status in {400, 406}
     assert everything(lake) == before
 
 
-def test_a_column_of_version_3_needs_a_table_of_it(server: Server, lake: TestLake, bucket: Bucket) -> None:
+def test_a_column_type_of_version_3_needs_a_version_3_table(server: Server, lake: TestLake, bucket: Bucket) -> None:
     before = everything(lake)
     fields = [field_of(1, "i", "timestamp_ns")]
     assert error_of(create(server, "main", "wrongly", fields, properties={"format-version": "2"})) == (400, BAD)
@@ -235,7 +237,7 @@ def test_a_column_of_version_3_needs_a_table_of_it(server: Server, lake: TestLak
     assert table.state["schemas"][0]["fields"][0]["type"] == "timestamp_ns"
 
 
-def test_a_location_of_the_clients_own(
+def test_create_table_accepts_an_allowed_location(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = new_table(server, bucket, "placed", location="s3://mergus/shared-by-all/placed/t/")
@@ -249,7 +251,7 @@ def test_a_location_of_the_clients_own(
     assert path[1] is False
 
 
-def test_locations_that_are_not_allowed(server: Server, lake: TestLake, bucket: Bucket) -> None:
+def test_create_table_refuses_locations_that_are_not_allowed(server: Server, lake: TestLake, bucket: Bucket) -> None:
     other = new_table(server, bucket, "settled", location="s3://mergus/more/settled")
     data = lake.settings.data_path or ""
     lake_root = data.rstrip("/").rsplit("/", 1)[0]
@@ -288,7 +290,7 @@ def test_locations_that_are_not_allowed(server: Server, lake: TestLake, bucket: 
     assert everything(lake) == before
 
 
-def test_a_staged_table_is_there_when_it_is_committed(
+def test_a_staged_table_exists_only_after_its_commit(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     assert server.create("staged").status_code == 200
@@ -332,7 +334,7 @@ def test_a_staged_commit_sent_twice_makes_one_table(server: Server, lake: TestLa
     assert everything(lake) == before
 
 
-def test_nobody_creates_what_was_not_promised(server: Server, lake: TestLake, bucket: Bucket) -> None:
+def test_a_commit_cannot_create_a_table_that_was_not_staged(server: Server, lake: TestLake, bucket: Bucket) -> None:
     metadata = create(server, "main", "promised", stage_create=True).json()["metadata"]
     stranger = {**metadata, "table-uuid": "8b7c0a52-4b2c-4f54-9f0e-000000000000"}
     before = everything(lake)
@@ -347,7 +349,7 @@ def test_nobody_creates_what_was_not_promised(server: Server, lake: TestLake, bu
     assert everything(lake) == before
 
 
-def test_of_two_promises_one_is_kept(server: Server, lake: TestLake, bucket: Bucket) -> None:
+def test_one_of_two_staged_tables_of_a_name_is_created(server: Server, lake: TestLake, bucket: Bucket) -> None:
     first = create(server, "main", "wanted", stage_create=True).json()["metadata"]
     second = create(server, "main", "Wanted", stage_create=True).json()["metadata"]
     HandTable(server, bucket, "main", "wanted", state=first).commit(*of_staged(first), requirements=[ASSERT_CREATE])
@@ -357,7 +359,7 @@ def test_of_two_promises_one_is_kept(server: Server, lake: TestLake, bucket: Buc
     assert everything(lake) == before
 
 
-def test_a_promise_ends(lake: TestLake, bucket: Bucket, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_staged_table_expires(lake: TestLake, bucket: Bucket, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("hasty")
     with servers.server(lake.settings, folder, listener="off", staged_seconds=100) as hasty:
 
@@ -380,7 +382,9 @@ def test_a_promise_ends(lake: TestLake, bucket: Bucket, tmp_path_factory: pytest
         table.commit(*of_staged(in_time), requirements=[ASSERT_CREATE])
 
 
-def test_names_that_are_taken(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_create_table_refuses_names_of_existing_tables_and_views(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     new_table(server, bucket, "taken")
     db.execute("CREATE VIEW taken.v AS SELECT 1; CREATE TABLE taken.Ducks(i INTEGER)")
     before = everything(lake)
@@ -396,7 +400,7 @@ def test_names_that_are_taken(server: Server, lake: TestLake, bucket: Bucket, db
     assert in_duckdb(lake, db, "taken", "tÄ") == [(1, "a")]
 
 
-def test_a_namespace_that_is_not_there(server: Server, lake: TestLake) -> None:
+def test_creating_a_table_in_a_missing_namespace_is_not_found(server: Server, lake: TestLake) -> None:
     before = everything(lake)
     assert error_of(create(server, "nowhere")) == (404, "NoSuchNamespaceException")
     assert error_of(create(server, "nowhere", stage_create=True)) == (404, "NoSuchNamespaceException")
@@ -406,7 +410,9 @@ def test_a_namespace_that_is_not_there(server: Server, lake: TestLake) -> None:
 NAMES = ["a b", "a.b", "ünï", "日本", "select", "a/b", "a%2Fb", 'q"uote', "it's", "x" * 200, "1", "t+u", "\u202e"]
 
 
-def test_any_name_is_a_name(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_table_may_have_a_name_with_special_characters(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     assert server.create("names").status_code == 200
     for name in NAMES:
         answer = create(server, "names", name)
@@ -423,14 +429,14 @@ def test_any_name_is_a_name(server: Server, lake: TestLake, bucket: Bucket, db: 
 
 
 @pytest.mark.parametrize("name", ["row_id", "Begin_Snapshot", "end_snapshot", "_file", "_row_id", "x" * 64, ""])
-def test_h49_reserved_column_names(server: Server, lake: TestLake, name: str) -> None:
+def test_h49_create_table_refuses_reserved_column_names(server: Server, lake: TestLake, name: str) -> None:
     before = everything(lake)
     assert error_of(create(server, "main", "wrongly", [field_of(1, "i"), field_of(2, name)])) == (400, BAD)
     assert everything(lake) == before
 
 
 @pytest.mark.parametrize("kind", ["fixed[16]", "unknown", "geography"])
-def test_types_that_ducklake_does_not_have(server: Server, lake: TestLake, kind: str) -> None:
+def test_create_table_refuses_types_that_ducklake_lacks(server: Server, lake: TestLake, kind: str) -> None:
     before = everything(lake)
     properties = {"format-version": "3"}
     nested = {"type": "list", "element-id": 3, "element": kind, "element-required": False}
@@ -488,7 +494,9 @@ for _level in range(200):
     ],
     ids=str,
 )
-def test_what_makes_no_sense(server: Server, lake: TestLake, changes: dict[str, Any]) -> None:
+def test_malformed_fields_of_create_table_are_bad_requests(
+    server: Server, lake: TestLake, changes: dict[str, Any]
+) -> None:
     before = everything(lake)
     body = {key: value for key, value in {**_GOOD, **changes}.items() if value is not None}
     # with every character as an escape, as JSON can spell more than UTF-8
@@ -498,20 +506,24 @@ def test_what_makes_no_sense(server: Server, lake: TestLake, changes: dict[str, 
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"t"', b"\xff\xfe", b'{"name": "t"'])
-def test_what_is_no_request(server: Server, lake: TestLake, body: bytes) -> None:
+def test_a_body_of_create_table_that_is_no_json_object_is_a_bad_request(
+    server: Server, lake: TestLake, body: bytes
+) -> None:
     before = everything(lake)
     answer = server.http.post(f"{server.path('main')}/tables", content=body, headers=IS_JSON)
     assert error_of(answer) == (400, BAD)
     assert everything(lake) == before
 
 
-def test_a_table_without_columns(server: Server, lake: TestLake) -> None:
+def test_create_table_refuses_a_table_without_columns(server: Server, lake: TestLake) -> None:
     before = everything(lake)
     assert error_of(create(server, "main", "wrongly", [])) == (406, UNSUPPORTED)
     assert everything(lake) == before
 
 
-def test_many_columns(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_create_table_accepts_a_thousand_columns(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     fields = [field_of(i, f"c{i}", "long") for i in range(1, 1001)]
     table = new_table(server, bucket, "wide", fields=fields)
     assert [f["name"] for f in table.state["schemas"][0]["fields"]] == [f["name"] for f in fields]

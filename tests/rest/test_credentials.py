@@ -24,7 +24,7 @@ def url(server: Server, table: str = "t", schema: str = "main") -> str:
 
 
 @pytest.mark.parametrize("asked", ["", "?planId=some-plan", "?planId=&referenced-by=main%1Fv,main%1Fw"])
-def test_a_table_has_none(asked: str, server: Server) -> None:
+def test_the_credentials_of_a_table_are_empty_without_vending(asked: str, server: Server) -> None:
     answer = server.http.get(f"{url(server)}/credentials{asked}")
     assert answer.status_code == 200
     assert answer.json() == {"storage-credentials": []}
@@ -32,7 +32,7 @@ def test_a_table_has_none(asked: str, server: Server) -> None:
 
 
 @pytest.mark.parametrize(("schema", "name"), [("main", "missing"), ("main", "v"), ("nowhere", "t"), ("main", "a%00")])
-def test_nor_has_what_is_no_table(schema: str, name: str, server: Server) -> None:
+def test_credentials_of_a_missing_table_are_not_found(schema: str, name: str, server: Server) -> None:
     answer = server.http.get(f"{url(server, name, schema)}/credentials")
     assert error_of(answer) == (404, "NoSuchTableException")
 
@@ -44,7 +44,7 @@ def promised(answer: httpx.Response) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("delegation", DELEGATIONS)
-def test_who_asks_for_delegated_access_is_promised_nothing(delegation: str, server: Server) -> None:
+def test_a_request_for_delegated_access_gets_no_credentials_without_vending(delegation: str, server: Server) -> None:
     headers = {"X-Iceberg-Access-Delegation": delegation}
     created = f"created_{DELEGATIONS.index(delegation)}"
     body = {"name": created, "schema": SCHEMA}
@@ -57,7 +57,9 @@ def test_who_asks_for_delegated_access_is_promised_nothing(delegation: str, serv
         assert promised(answer) == {"config": {}}
 
 
-def test_a_load_through_a_view_is_a_load(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_loading_a_table_referenced_by_a_view_returns_the_same_answer(
+    server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     plain = server.http.get(url(server))
     for through in ("main\x1fv", "a\x1fb\x1fc,main\x1fv", ",,,", "", "%2C\x00", "x" * 3000):
         answer = server.http.get(url(server), params={"referenced-by": through})
@@ -65,7 +67,7 @@ def test_a_load_through_a_view_is_a_load(server: Server, db: duckdb.DuckDBPyConn
         assert answer.headers["etag"] == plain.headers["etag"]
 
 
-def test_no_answer_has_a_key_of_the_servers(server: Server, lake: TestLake) -> None:
+def test_no_answer_contains_the_keys_of_the_server(server: Server, lake: TestLake) -> None:
     secret = lake.settings.s3_secret_access_key
     assert secret is not None
     assert lake.settings.s3_access_key_id is not None

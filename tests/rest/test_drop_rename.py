@@ -44,7 +44,7 @@ def names(db: duckdb.DuckDBPyConnection, schema: str) -> list[str]:
     return [row[0] for row in db.execute(query).fetchall()]
 
 
-def test_a_dropped_table_is_gone_and_its_past_is_not(
+def test_a_dropped_table_is_gone_but_its_past_snapshots_are_readable(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = new_table(server, bucket, "dropped")
@@ -74,7 +74,7 @@ def test_a_dropped_table_is_gone_and_its_past_is_not(
     assert loads.rows(catalog(lake.settings, server).load_table("dropped.t").scan().to_arrow()) == rows(50)
 
 
-def test_h22_purge_takes_the_files_of_that_table_alone(
+def test_h22_a_purge_deletes_only_files_of_the_purged_table(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     """A table that is created again under its name shares DuckLake's directory with the one before."""
@@ -108,7 +108,7 @@ def test_h22_purge_takes_the_files_of_that_table_alone(
     assert db.execute("SELECT snapshot_id, changes FROM lake.snapshots()").fetchall()
 
 
-def test_purge_of_what_iceberg_wrote(
+def test_a_purge_deletes_files_written_by_iceberg_clients(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = new_table(server, bucket, "purged")
@@ -127,7 +127,7 @@ def test_purge_of_what_iceberg_wrote(
     assert in_duckdb(lake, db, "unpurged") == rows(1)
 
 
-def test_rename_within_and_across_namespaces(
+def test_a_table_is_renamed_within_and_across_namespaces(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = new_table(server, bucket, "from")
@@ -156,7 +156,9 @@ def test_rename_within_and_across_namespaces(
     assert in_duckdb(lake, db, "from") == [*wanted, *rows(100, 20, "duck"), *rows(200)]
 
 
-def test_renames_that_cannot_be(server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection) -> None:
+def test_impossible_table_renames_are_refused(
+    server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
+) -> None:
     new_table(server, bucket, "here")
     assert create(server, "here", "other").status_code == 200
     db.execute("CREATE VIEW here.v AS SELECT 1; CREATE SCHEMA there; CREATE TABLE there.Taken(i INTEGER)")
@@ -174,7 +176,7 @@ def test_renames_that_cannot_be(server: Server, lake: TestLake, bucket: Bucket, 
     assert everything(lake) == before
 
 
-def test_a_purge_may_be_a_drop_by_setting(
+def test_a_setting_turns_purge_requests_into_drops(
     lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder, schema = tmp_path_factory.mktemp("dropping"), "purge_is_drop"

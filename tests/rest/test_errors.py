@@ -71,7 +71,7 @@ def test_an_unknown_prefix_is_an_unknown_warehouse(server: Server) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "TRACE", "OPTIONS"])
-def test_a_method_that_is_not_possible_names_those_that_are(method: str, server: Server) -> None:
+def test_a_method_that_is_not_allowed_names_the_allowed_ones(method: str, server: Server) -> None:
     answer = server.http.request(method, server.namespaces)
     assert error_of(answer) == (405, "MethodNotAllowedException")
     assert answer.headers["allow"] == "GET, POST"
@@ -93,13 +93,13 @@ def small(lake: TestLake, tmp_path_factory: pytest.TempPathFactory):
         yield running
 
 
-def test_a_body_that_says_it_is_too_large_is_refused(small: Server) -> None:
+def test_a_body_whose_content_length_is_too_large_is_refused(small: Server) -> None:
     answer = small.create("big", filler="x" * 5000)
     assert error_of(answer) == (413, "PayloadTooLargeException")
     assert small.http.head(small.path("big")).status_code == 404
 
 
-def test_a_body_that_turns_out_too_large_is_refused(small: Server) -> None:
+def test_a_body_without_a_content_length_that_is_too_large_is_refused(small: Server) -> None:
     body = json.dumps({"namespace": ["big"], "properties": {"filler": "x" * 5000}}).encode()
     chunks = (body[i : i + 500] for i in range(0, len(body), 500))
     answer = small.http.post(small.namespaces, content=chunks, headers=JSON)
@@ -107,11 +107,13 @@ def test_a_body_that_turns_out_too_large_is_refused(small: Server) -> None:
     assert small.http.head(small.path("big")).status_code == 404
 
 
-def test_a_body_just_below_the_limit_is_taken(small: Server) -> None:
+def test_a_body_just_below_the_limit_is_accepted(small: Server) -> None:
     assert small.create("fits", filler="x" * 3900).status_code == 200
 
 
-def test_a_connection_that_ends_in_the_middle_of_a_body_harms_nobody(server: Server, lake: TestLake) -> None:
+def test_a_connection_closed_in_the_middle_of_a_body_does_not_affect_other_requests(
+    server: Server, lake: TestLake
+) -> None:
     before = lake.snapshots()
     host, port = server.uri.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as raw:

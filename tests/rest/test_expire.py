@@ -66,7 +66,9 @@ def past(lake: TestLake, db: duckdb.DuckDBPyConnection) -> dict[str, int]:
     return at
 
 
-def test_everything_but_what_tables_are(lake: TestLake, server: Server, past: dict[str, int]) -> None:
+def test_an_expiry_keeps_only_the_newest_snapshot_of_each_table(
+    lake: TestLake, server: Server, past: dict[str, int]
+) -> None:
     answer = expire(server, older_than_seconds=0)
     assert answer.status_code == 200, answer.text
     assert answer.json()["state"] == "done"
@@ -79,7 +81,9 @@ def test_everything_but_what_tables_are(lake: TestLake, server: Server, past: di
     assert catalog(lake.settings, server).load_table("main.quiet").metadata.current_snapshot_id == past["quiet"]
 
 
-def test_a_dry_run_counts_and_does_nothing(lake: TestLake, server: Server, past: dict[str, int]) -> None:
+def test_a_dry_run_of_an_expiry_counts_snapshots_and_changes_nothing(
+    lake: TestLake, server: Server, past: dict[str, int]
+) -> None:
     before = live(lake)
     job = expire(server, older_than_seconds=0, dry_run=True).json()
     assert job["progress"]["expirable"] == len(past)
@@ -87,7 +91,9 @@ def test_a_dry_run_counts_and_does_nothing(lake: TestLake, server: Server, past:
     assert live(lake) == before
 
 
-def test_only_what_is_old(lake: TestLake, server: Server, past: dict[str, int]) -> None:
+def test_an_expiry_removes_only_snapshots_older_than_the_limit(
+    lake: TestLake, server: Server, past: dict[str, int]
+) -> None:
     lake.sql(
         "UPDATE ducklake_snapshot SET snapshot_time = now() - interval '3 days' WHERE snapshot_id <= %s",
         past["insert 1"],
@@ -99,12 +105,12 @@ def test_only_what_is_old(lake: TestLake, server: Server, past: dict[str, int]) 
     assert_both_agree(lake, server, "main.busy")
 
 
-def test_the_last_so_many_stay(lake: TestLake, server: Server, past: dict[str, int]) -> None:
+def test_retain_last_keeps_the_last_snapshots(lake: TestLake, server: Server, past: dict[str, int]) -> None:
     expire(server, older_than_seconds=0, retain_last=3)
     assert live(lake) == [past["quiet"], past["insert 2"], past["insert 3"], past["delete"]]
 
 
-def test_what_has_a_name_stays(lake: TestLake, server: Server, past: dict[str, int]) -> None:
+def test_an_expiry_keeps_tagged_snapshots(lake: TestLake, server: Server, past: dict[str, int]) -> None:
     body = {"name": "audit", "snapshot-id": past["insert 0"]}
     assert server.http.post(f"{ADMIN}/tags", json=body).status_code == 200
     table = catalog(lake.settings, server).load_table("main.busy")
@@ -122,7 +128,9 @@ def test_what_has_a_name_stays(lake: TestLake, server: Server, past: dict[str, i
     assert len(live(lake)) == 2
 
 
-def test_what_a_table_wants_of_its_past_stays(lake: TestLake, server: Server, past: dict[str, int]) -> None:
+def test_an_expiry_respects_the_history_properties_of_tables(
+    lake: TestLake, server: Server, past: dict[str, int]
+) -> None:
     with catalog(lake.settings, server).load_table("main.busy").transaction() as tx:
         tx.set_properties({"history.expire.min-snapshots-to-keep": "3"})
     expire(server, older_than_seconds=0)
@@ -135,7 +143,9 @@ def test_what_a_table_wants_of_its_past_stays(lake: TestLake, server: Server, pa
     ]
 
 
-def test_files_go_when_no_snapshot_needs_them(lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_an_expiry_deletes_files_that_no_snapshot_needs(
+    lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE TABLE t (i INTEGER)")
     for k in range(3):
         db.execute(f"INSERT INTO t SELECT range + {k * 100} FROM range(100)")
@@ -157,7 +167,7 @@ def test_files_go_when_no_snapshot_needs_them(lake: TestLake, server: Server, db
         {"older-than": "2026-01-01T00:00:00"},
     ],
 )
-def test_bad_requests(server: Server, body: dict[str, Any]) -> None:
+def test_malformed_expire_requests_are_bad_requests(server: Server, body: dict[str, Any]) -> None:
     assert error_of(server.http.post(f"{ADMIN}/expire", json=body)) == (400, "BadRequestException")
 
 
@@ -192,7 +202,7 @@ def remove_all(lake: TestLake, server: Server, table: str) -> None:
     loaded.maintenance.expire_snapshots().by_ids(ids).commit()
 
 
-def test_what_a_client_removes_is_freed_and_other_tables_keep_all_they_had(
+def test_snapshots_removed_by_a_client_expire_unless_other_tables_need_them(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, past: dict[str, int]
 ) -> None:
     db.execute("INSERT INTO quiet SELECT range FROM range(60)")
@@ -225,7 +235,7 @@ def test_what_a_client_removes_is_freed_and_other_tables_keep_all_they_had(
     assert data_files(lake) <= files
 
 
-def test_files_that_only_removed_snapshots_had_are_gone_after_the_grace(
+def test_files_of_snapshots_removed_by_a_client_are_deleted_after_the_grace(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE TABLE t (i INTEGER)")
@@ -244,7 +254,7 @@ def test_files_that_only_removed_snapshots_had_are_gone_after_the_grace(
     assert_both_agree(lake, server, "main.t")
 
 
-def test_what_has_a_name_or_brings_a_table_back_stays_when_it_is_removed(
+def test_snapshots_removed_by_a_client_are_kept_if_tagged_or_needed_for_undrop(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE TABLE dropped AS SELECT 7 AS i; CREATE TABLE t (i INTEGER)")
@@ -263,7 +273,7 @@ def test_what_has_a_name_or_brings_a_table_back_stays_when_it_is_removed(
     assert_both_agree(lake, server, "main.t")
 
 
-def test_with_gc_disabled_nothing_but_the_list_changes(
+def test_removing_snapshots_with_gc_disabled_expires_nothing_in_ducklake(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, past: dict[str, int]
 ) -> None:
     with catalog(lake.settings, server).load_table("main.busy").transaction() as changes:
@@ -275,7 +285,7 @@ def test_with_gc_disabled_nothing_but_the_list_changes(
     assert len(catalog(lake.settings, server).load_table("main.busy").snapshots()) == 1
 
 
-def test_a_purge_frees_the_files_of_that_table_after_the_grace(
+def test_a_purge_deletes_the_files_of_its_table_after_the_grace(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, past: dict[str, int]
 ) -> None:
     catalog(lake.settings, server).purge_table("main.busy")
@@ -286,7 +296,7 @@ def test_a_purge_frees_the_files_of_that_table_after_the_grace(
     assert_both_agree(lake, server, "main.quiet")
 
 
-def test_on_a_disk_clients_are_told_to_delete_nothing_and_on_s3_they_may_ask(
+def test_gc_enabled_is_shown_as_false_on_a_local_disk_and_as_true_on_s3(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     db.execute("CREATE TABLE t AS SELECT 1 AS i")

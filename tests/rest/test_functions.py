@@ -24,13 +24,13 @@ def test_macros_are_listed_as_duckdb_makes_and_drops_them(server: Server, db: du
     assert functions(server, "listed") == [["listed", "all_of"]]
 
 
-def test_overloads_and_both_kinds_of_one_name_are_one_function(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_macros_that_share_a_name_are_listed_as_one_function(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA same; CREATE MACRO same.f(a) AS a + 1, (a, b) AS a + b")
     db.execute("CREATE MACRO same.f(n) AS TABLE SELECT * FROM range(n)")
     assert functions(server, "same") == [["same", "f"]]
 
 
-def test_several_levels(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_functions_of_nested_namespaces_are_listed(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute('CREATE SCHEMA "deep.er"; CREATE MACRO "deep.er"."a/b"(x) AS x')
     assert functions(server, "deep", "er") == [["deep", "er", "a/b"]]
     # there only as the parent
@@ -39,13 +39,13 @@ def test_several_levels(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     assert error_of(answer) == (406, "UnsupportedOperationException")
 
 
-def test_in_a_namespace_that_is_not_there(server: Server) -> None:
+def test_functions_of_a_missing_namespace_are_not_found(server: Server) -> None:
     for path in ("functions", "functions/f"):
         assert error_of(server.http.get(f"{server.path('nowhere')}/{path}")) == (404, "NoSuchNamespaceException")
 
 
 @pytest.mark.parametrize("name", ["missing", "T", "t", "F", "a%00b"])
-def test_one_that_is_not_there(name: str, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_missing_function_is_not_found(name: str, server: Server, db: duckdb.DuckDBPyConnection) -> None:
     """Tables are none, and names are as they were written."""
     db.execute("CREATE SCHEMA IF NOT EXISTS absent; CREATE TABLE IF NOT EXISTS absent.t(i INTEGER)")
     db.execute("CREATE OR REPLACE MACRO absent.f(a) AS a")
@@ -53,7 +53,7 @@ def test_one_that_is_not_there(name: str, server: Server, db: duckdb.DuckDBPyCon
     assert error_of(answer) == (404, "NoSuchFunctionException")
 
 
-def test_one_that_is_there_is_refused_with_the_types_that_are_missing(
+def test_loading_a_function_is_refused_with_the_missing_parameter_types(
     server: Server, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA why; CREATE MACRO why.f(a, b := 2) AS a + b")
@@ -66,7 +66,7 @@ def test_one_that_is_there_is_refused_with_the_types_that_are_missing(
         assert message.endswith(f"that of its result, nor those of its parameters {parameters}"), message
 
 
-def test_even_with_types_for_all_parameters_there_is_none_for_the_result(
+def test_loading_a_function_is_refused_for_the_missing_result_type(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA typed; CREATE MACRO typed.f(a INTEGER) AS a + 1")

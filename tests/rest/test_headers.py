@@ -82,7 +82,7 @@ def answers(server: Server, lake: Any) -> dict[str, httpx.Response]:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 class TestEveryOperation:
-    def test_its_answer_is_for_this_client_and_this_moment(
+    def test_answers_of_every_operation_are_not_cached_by_shared_caches(
         self, operation: Operation, answers: dict[str, httpx.Response]
     ) -> None:
         answer = answers[operation.name]
@@ -96,7 +96,9 @@ class TestEveryOperation:
             assert answer.headers["content-type"] == "application/json"
             answer.json()
 
-    def test_so_is_its_refusal(self, operation: Operation, server: Server) -> None:
+    def test_refusals_of_every_operation_are_not_cached_by_shared_caches(
+        self, operation: Operation, server: Server
+    ) -> None:
         """Whatever else is wrong with the request, the warehouse is another's; where there is none, the method."""
         named = "{prefix}" in operation.path
         method = operation.method if named else "PUT"
@@ -107,7 +109,9 @@ class TestEveryOperation:
             status, kind = error_of(answer)
             assert status in ({400, 404} if named else {405}), kind
 
-    def test_a_table_it_shows_has_an_etag(self, operation: Operation, answers: dict[str, httpx.Response]) -> None:
+    def test_operations_that_show_a_table_send_an_etag(
+        self, operation: Operation, answers: dict[str, httpx.Response]
+    ) -> None:
         described = documented().get(operation.name)
         has = described is not None and shows_etag(described)
         assert ("etag" in answers[operation.name].headers) == has
@@ -115,7 +119,7 @@ class TestEveryOperation:
 
 @pytest.mark.parametrize("operation", [o for o in OPERATIONS if o.method == "HEAD"], ids=lambda o: o.name)
 @pytest.mark.parametrize(("namespace", "status"), [("paged", 204), ("missing", 404)])
-def test_who_asks_for_existence_gets_no_body(operation: Operation, namespace: str, status: int, server: Server) -> None:
+def test_a_head_request_gets_no_body(operation: Operation, namespace: str, status: int, server: Server) -> None:
     """Read from the socket: a client library would hide what must not be there."""
     address = urlsplit(server.uri)
     with socket.create_connection((address.hostname, address.port), 10) as wire:
@@ -155,7 +159,7 @@ def page(server: Server, listing: Operation, **params: str | int) -> tuple[list[
     return items, body["next-page-token"]
 
 
-def test_what_is_listed_is_known_to_be() -> None:
+def test_the_tested_listings_are_all_list_operations() -> None:
     names = {o.name for o in LISTINGS}
     assert {"listNamespaces", "listTables", "listFunctions", "listReports"} <= names
     assert names == {o.name for o in OPERATIONS if o.name.startswith("list")}
@@ -163,7 +167,7 @@ def test_what_is_listed_is_known_to_be() -> None:
 
 @pytest.mark.parametrize("listing", LISTINGS, ids=lambda o: o.name)
 class TestEveryListing:
-    def test_goes_page_by_page(self, listing: Operation, server: Server) -> None:
+    def test_every_listing_is_paged(self, listing: Operation, server: Server) -> None:
         everything, token = page(server, listing, pageToken="")
         assert len(everything) >= 2
         assert token is None
@@ -175,7 +179,7 @@ class TestEveryListing:
             seen += items
         assert seen == everything
 
-    def test_takes_no_token_but_its_own(self, listing: Operation, server: Server) -> None:
+    def test_every_listing_refuses_foreign_page_tokens(self, listing: Operation, server: Server) -> None:
         _, token = page(server, listing, pageSize=1)
         assert token is not None
         middle = len(token) // 2
@@ -186,7 +190,7 @@ class TestEveryListing:
             assert error_of(answer) == (400, "BadRequestException"), wrong
 
 
-def test_a_load_is_kept_and_asked_about(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_load_is_private_to_its_client_and_revalidated_by_etag(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     """Also when it is answered from what is ready, and when nothing has changed."""
     db.execute("CREATE SCHEMA kept; CREATE TABLE kept.t AS SELECT i FROM range(100) r(i)")
     url = f"{server.path('kept')}/tables/t"
@@ -204,7 +208,9 @@ def test_a_load_is_kept_and_asked_about(server: Server, db: duckdb.DuckDBPyConne
 
 
 @pytest.mark.parametrize("path", ["/v1/config", "/nothing", "/v1/lake/namespaces/tls/tables/t"])
-def test_who_comes_over_tls_is_told_to_stay_with_it(path: str, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_answers_over_tls_send_strict_transport_security(
+    path: str, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     """By a proxy on this machine, which is trusted to say so; the third is answered from what is ready."""
     db.execute("CREATE SCHEMA IF NOT EXISTS tls; CREATE TABLE IF NOT EXISTS tls.t(i INTEGER)")
     for _ in range(2):

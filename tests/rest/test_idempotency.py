@@ -153,7 +153,7 @@ def held_still(lake: TestLake) -> Iterator[None]:
 
 
 @every_mutation
-def test_the_same_key_and_payload_replay_the_answer_and_change_nothing(
+def test_a_retry_with_the_same_key_replays_the_answer_and_changes_nothing(
     prepare: Callable[[Server, TestLake, str], Mutation], status: int, server: Server, lake: TestLake
 ) -> None:
     mutation, key = prepare(server, lake, new_name()), new_key()
@@ -166,7 +166,7 @@ def test_the_same_key_and_payload_replay_the_answer_and_change_nothing(
 
 
 @every_mutation
-def test_without_a_key_or_with_another_it_would_have_been_answered_otherwise(
+def test_a_retry_without_the_key_gets_another_answer_unless_it_is_an_append(
     prepare: Callable[[Server, TestLake, str], Mutation], status: int, server: Server, lake: TestLake
 ) -> None:
     """Else the test before would show nothing. (An append is known by its snapshot: H43.)"""
@@ -178,7 +178,7 @@ def test_without_a_key_or_with_another_it_would_have_been_answered_otherwise(
         assert (essence(again) == essence(first)) == (prepare is append)
 
 
-def test_a_key_is_the_same_to_every_process(server: Server, lake: TestLake, tmp_path: Path) -> None:
+def test_an_idempotency_key_is_known_to_every_process(server: Server, lake: TestLake, tmp_path: Path) -> None:
     mutation, key = update_properties(server, lake, new_name()), new_key()
     first = mutation.send(server, key)
     with servers.server(lake.settings, tmp_path, workers=2) as other:
@@ -186,7 +186,7 @@ def test_a_key_is_the_same_to_every_process(server: Server, lake: TestLake, tmp_
             assert essence(mutation.send(other, key)) == essence(first)
 
 
-def test_the_answer_is_that_of_then_whatever_has_happened_since(server: Server, lake: TestLake) -> None:
+def test_a_replayed_answer_does_not_change_with_later_changes(server: Server, lake: TestLake) -> None:
     name, key = new_name(), new_key()
     mutation = create_namespace(server, lake, name)
     first = mutation.send(server, key)
@@ -195,7 +195,7 @@ def test_the_answer_is_that_of_then_whatever_has_happened_since(server: Server, 
     assert server.http.head(server.path(name)).status_code == 404
 
 
-def test_a_table_that_was_created_and_is_gone_is_still_the_answer(server: Server, lake: TestLake) -> None:
+def test_a_replayed_create_table_returns_the_table_after_its_drop(server: Server, lake: TestLake) -> None:
     name, key = new_name(), new_key()
     mutation = create_table(server, lake, name)
     first = mutation.send(server, key)
@@ -204,7 +204,7 @@ def test_a_table_that_was_created_and_is_gone_is_still_the_answer(server: Server
     assert server.http.head(f"{mutation.path}/t").status_code == 404
 
 
-def test_a_replay_comes_in_the_form_that_the_client_takes(server: Server, lake: TestLake) -> None:
+def test_a_replay_is_sent_in_an_encoding_that_the_client_accepts(server: Server, lake: TestLake) -> None:
     mutation, key = append(server, lake, new_name()), new_key()
     packed = mutation.send(server, key, **{"Accept-Encoding": "gzip"})
     plain = mutation.send(server, key, **{"Accept-Encoding": "identity"})
@@ -216,7 +216,7 @@ def test_a_replay_comes_in_the_form_that_the_client_takes(server: Server, lake: 
     assert packed.content == plain.content == again.content
 
 
-def test_a_promise_is_repeated_and_can_be_committed(server: Server, lake: TestLake) -> None:
+def test_a_replayed_staged_creation_can_be_committed(server: Server, lake: TestLake) -> None:
     name, key = new_name(), new_key()
     mutation = stage_table(server, lake, name)
     promised = mutation.send(server, key).json()["metadata"]
@@ -241,7 +241,7 @@ def test_a_promise_is_repeated_and_can_be_committed(server: Server, lake: TestLa
     assert essence(commit.send(server, own)) == essence(first)
 
 
-def test_an_answer_that_is_too_large_to_keep_is_made_again(server: Server, lake: TestLake) -> None:
+def test_an_answer_too_large_to_store_is_rendered_again_on_replay(server: Server, lake: TestLake) -> None:
     """Iceberg has it so: it may show a newer state. When there is none to show, nothing is said to have failed."""
     table, key = the_table(server, lake, new_name()), new_key()
     update = {"action": "set-properties", "updates": {"large": "x" * LARGEST_KEPT}}
@@ -263,7 +263,7 @@ def test_an_answer_that_is_too_large_to_keep_is_made_again(server: Server, lake:
 # --- something else
 
 
-def test_another_payload_is_refused(server: Server, lake: TestLake) -> None:
+def test_an_idempotency_key_with_another_payload_is_refused(server: Server, lake: TestLake) -> None:
     name, key = new_name(), new_key()
     assert create_namespace(server, lake, name).send(server, key).status_code == 200
     before = content_of(lake)
@@ -274,7 +274,7 @@ def test_another_payload_is_refused(server: Server, lake: TestLake) -> None:
     assert content_of(lake) == before
 
 
-def test_another_path_or_query_is_another_payload(server: Server, lake: TestLake) -> None:
+def test_an_idempotency_key_with_another_path_or_query_is_refused(server: Server, lake: TestLake) -> None:
     drop, other, key = drop_table(server, lake, new_name()), drop_table(server, lake, new_name()), new_key()
     assert drop.send(server, key).status_code == 204
     with_purge = Mutation(drop.method, drop.path, params={"purgeRequested": "true"})
@@ -284,7 +284,7 @@ def test_another_path_or_query_is_another_payload(server: Server, lake: TestLake
     assert server.http.head(other.path).status_code == 204
 
 
-def test_another_operation_is_refused(server: Server, lake: TestLake) -> None:
+def test_an_idempotency_key_with_another_operation_is_refused(server: Server, lake: TestLake) -> None:
     drop, key = drop_namespace(server, lake, new_name()), new_key()
     assert create_namespace(server, lake, new_name()).send(server, key).status_code == 200
     refused = drop.send(server, key)
@@ -293,7 +293,7 @@ def test_another_operation_is_refused(server: Server, lake: TestLake) -> None:
     assert server.http.head(drop.path).status_code == 204
 
 
-def test_another_principal_is_refused(server: Server, lake: TestLake) -> None:
+def test_an_idempotency_key_of_another_principal_is_refused(server: Server, lake: TestLake) -> None:
     """Everybody is the same to this server; so the row is made somebody else's."""
     mutation, key = create_namespace(server, lake, new_name()), new_key()
     assert mutation.send(server, key).status_code == 200
@@ -306,7 +306,7 @@ def test_another_principal_is_refused(server: Server, lake: TestLake) -> None:
 # --- refusals and failures
 
 
-def test_a_refusal_is_final(server: Server, lake: TestLake) -> None:
+def test_a_replayed_refusal_stays_a_refusal(server: Server, lake: TestLake) -> None:
     name, key = new_name(), new_key()
     assert server.create(name).status_code == 200
     drop = Mutation("DELETE", f"{server.path(name)}/tables/t")
@@ -319,7 +319,7 @@ def test_a_refusal_is_final(server: Server, lake: TestLake) -> None:
 
 
 @pytest.mark.parametrize("kind", ["AlreadyExistsException", "CommitFailedException", "BadRequestException"])
-def test_refusals_of_every_kind_are_replayed(kind: str, server: Server, lake: TestLake) -> None:
+def test_refusals_of_every_kind_are_replayed_for_their_key(kind: str, server: Server, lake: TestLake) -> None:
     table, key = the_table(server, lake, new_name()), new_key()
     mutation = {
         "AlreadyExistsException": Mutation("POST", server.namespaces, {"namespace": [table.schema]}),
@@ -339,7 +339,7 @@ def test_refusals_of_every_kind_are_replayed(kind: str, server: Server, lake: Te
     assert essence(mutation.send(server, key)) == essence(first)
 
 
-def test_a_failure_is_not_kept_and_the_same_key_can_be_tried_again(
+def test_a_server_failure_is_not_stored_and_the_key_can_be_retried(
     server: Server, lake: TestLake, tmp_path: Path
 ) -> None:
     mutation, key = update_properties(server, lake, new_name()), new_key()
@@ -373,7 +373,7 @@ def test_a_failure_is_not_kept_and_the_same_key_can_be_tried_again(
     ],
     ids=["empty", "letter", "digit", "version 4", "other variant", "no dashes", "braces", "no digit", "too long"],
 )
-def test_a_malformed_key_is_refused_and_nothing_is_done(key: str, server: Server, lake: TestLake) -> None:
+def test_a_malformed_idempotency_key_is_refused_without_any_change(key: str, server: Server, lake: TestLake) -> None:
     name = new_name()
     answer = create_namespace(server, lake, name).send(server, key)
     assert error_of(answer) == (400, "BadRequestException")
@@ -381,7 +381,7 @@ def test_a_malformed_key_is_refused_and_nothing_is_done(key: str, server: Server
     assert server.http.head(server.path(name)).status_code == 404
 
 
-def test_two_keys_are_refused(server: Server, lake: TestLake) -> None:
+def test_a_request_with_two_idempotency_keys_is_refused(server: Server, lake: TestLake) -> None:
     name = new_name()
     headers = [(HEADER, new_key()), (HEADER, new_key())]
     answer = server.http.post(server.namespaces, json={"namespace": [name]}, headers=headers)
@@ -389,7 +389,7 @@ def test_two_keys_are_refused(server: Server, lake: TestLake) -> None:
     assert server.http.head(server.path(name)).status_code == 404
 
 
-def test_a_key_means_nothing_where_nothing_is_changed(server: Server, lake: TestLake) -> None:
+def test_an_idempotency_key_is_ignored_by_requests_that_change_nothing(server: Server, lake: TestLake) -> None:
     key = new_key()
     for given in (key, "nonsense"):
         assert server.http.get(server.namespaces, headers={HEADER: given}).status_code == 200
@@ -403,7 +403,7 @@ def test_a_key_means_nothing_where_nothing_is_changed(server: Server, lake: Test
     assert create_namespace(server, lake, new_name()).send(server, key).status_code == 200
 
 
-def test_a_body_over_the_limit_uses_no_key(lake: TestLake, tmp_path: Path) -> None:
+def test_a_body_over_the_limit_does_not_store_its_idempotency_key(lake: TestLake, tmp_path: Path) -> None:
     key = new_key()
     with servers.server(lake.settings, tmp_path, max_body_bytes=2048) as small:
         large = Mutation("POST", small.namespaces, {"namespace": ["x"], "properties": {"a": "x" * 4096}})
@@ -419,13 +419,13 @@ def test_a_body_over_the_limit_uses_no_key(lake: TestLake, tmp_path: Path) -> No
 # --- time
 
 
-def test_the_lifetime_of_keys_is_told(server: Server, lake: TestLake, tmp_path: Path) -> None:
+def test_the_config_states_the_lifetime_of_idempotency_keys(server: Server, lake: TestLake, tmp_path: Path) -> None:
     assert server.http.get("/v1/config").json()["idempotency-key-lifetime"] == "PT86400S"
     with servers.server(lake.settings, tmp_path, idempotency_seconds=90) as other:
         assert other.http.get("/v1/config").json()["idempotency-key-lifetime"] == "PT90S"
 
 
-def test_a_key_is_as_good_as_new_when_its_time_is_over(server: Server, lake: TestLake) -> None:
+def test_an_expired_idempotency_key_can_be_used_again(server: Server, lake: TestLake) -> None:
     mutation, key = update_properties(server, lake, new_name()), new_key()
     first = mutation.send(server, key)
     age(lake, key, 86_400 - 60)
@@ -436,7 +436,7 @@ def test_a_key_is_as_good_as_new_when_its_time_is_over(server: Server, lake: Tes
     assert essence(mutation.send(server, key)) == essence(again)
 
 
-def test_old_keys_are_deleted(server: Server, lake: TestLake) -> None:
+def test_expired_idempotency_keys_are_deleted(server: Server, lake: TestLake) -> None:
     old = [new_key() for _ in range(30)]
     kept = new_key()
     for key in (*old, kept):
@@ -457,7 +457,7 @@ def age(lake: TestLake, key: str, seconds: int) -> None:
 
 
 @every_mutation
-def test_many_at_once_with_one_key_make_one_change_and_hear_one_answer(
+def test_concurrent_requests_with_one_key_make_one_change_and_get_one_answer(
     prepare: Callable[[Server, TestLake, str], Mutation], status: int, server: Server, lake: TestLake
 ) -> None:
     mutation, key = prepare(server, lake, new_name()), new_key()
@@ -477,7 +477,9 @@ def test_many_at_once_with_one_key_make_one_change_and_hear_one_answer(
     assert len(stored(lake, key)) == 1
 
 
-def test_many_at_once_append_once(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_concurrent_identical_appends_are_applied_once(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     """As DuckDB sees it, with and without a key."""
     name = new_name()
     mutation, key = append(server, lake, name), new_key()
@@ -489,7 +491,7 @@ def test_many_at_once_append_once(server: Server, lake: TestLake, db: duckdb.Duc
     assert in_duckdb(lake, db, name) == rows(1)
 
 
-def test_a_key_that_is_in_progress_is_waited_for(server: Server, lake: TestLake) -> None:
+def test_a_retry_waits_for_the_request_in_progress_with_its_key(server: Server, lake: TestLake) -> None:
     mutation, key = update_properties(server, lake, new_name()), new_key()
     with ThreadPoolExecutor(2) as threads:
         with held_still(lake):
@@ -502,7 +504,7 @@ def test_a_key_that_is_in_progress_is_waited_for(server: Server, lake: TestLake)
     assert essence(first) == essence(second)
 
 
-def test_many_keys_at_once_do_not_get_in_each_others_way(server: Server, lake: TestLake) -> None:
+def test_concurrent_requests_with_different_keys_do_not_block_each_other(server: Server, lake: TestLake) -> None:
     """More than there are connections to Postgres."""
     mutations = [create_namespace(server, lake, new_name()) for _ in range(40)]
     with ThreadPoolExecutor(40) as threads:
@@ -510,7 +512,7 @@ def test_many_keys_at_once_do_not_get_in_each_others_way(server: Server, lake: T
     assert [a.status_code for a in answers] == [200] * 40
 
 
-def test_the_answer_that_is_kept_is_plain_json(server: Server, lake: TestLake) -> None:
+def test_the_stored_answer_of_a_key_is_uncompressed_json(server: Server, lake: TestLake) -> None:
     mutation, key = append(server, lake, new_name()), new_key()
     answer = mutation.send(server, key, **{"Accept-Encoding": "gzip"})
     ((operation, status, body),) = stored(lake, key)

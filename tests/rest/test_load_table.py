@@ -47,7 +47,7 @@ def newest(db: duckdb.DuckDBPyConnection) -> int:
     return row[0]
 
 
-def test_an_answer_holds_metadata_and_where_the_same_metadata_lies(
+def test_a_load_returns_the_metadata_and_the_location_of_the_same_metadata_file(
     server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection, bucket: Bucket
 ) -> None:
     made = make(db, "whole")
@@ -65,7 +65,7 @@ def test_an_answer_holds_metadata_and_where_the_same_metadata_lies(
     assert loads.assert_readable(lake, server, db, schema="whole") == made
 
 
-def test_each_metadata_file_names_the_ones_before(
+def test_each_metadata_file_lists_the_previous_ones(
     server: Server, db: duckdb.DuckDBPyConnection, bucket: Bucket
 ) -> None:
     make(db, "logged", commits=1)
@@ -79,7 +79,7 @@ def test_each_metadata_file_names_the_ones_before(
     assert all(bucket.has(location) for location in earlier)
 
 
-def test_snapshots_refs_lists_the_current_one_alone(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_snapshots_refs_returns_only_the_current_snapshot(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     made = make(db, "refs")
     assert ids(load(server, schema="refs", snapshots="refs")) == made[-1:]
     assert ids(load(server, schema="refs", snapshots="all")) == made
@@ -89,13 +89,15 @@ def test_snapshots_refs_lists_the_current_one_alone(server: Server, db: duckdb.D
 @pytest.mark.parametrize(
     "query", ["snapshots=some", "snapshots=", "snapshot-id=x", "snapshot-id=-1", f"snapshot-id={2**63}"]
 )
-def test_bad_queries_are_refused(query: str, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_load_with_malformed_query_parameters_is_refused(
+    query: str, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA IF NOT EXISTS bad; CREATE TABLE IF NOT EXISTS bad.t(i INTEGER)")
     answer = server.http.get(f"{url(server, schema='bad')}?{query}")
     assert error_of(answer) == (400, "BadRequestException")
 
 
-def test_an_etag_names_one_representation(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_each_representation_of_a_load_has_its_own_etag(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     make(db, "tagged")
     where = url(server, schema="tagged")
     forms = [
@@ -121,7 +123,7 @@ def test_an_etag_names_one_representation(server: Server, db: duckdb.DuckDBPyCon
                 assert answer.content == b""
 
 
-def test_an_etag_matches_among_others_and_as_a_weak_one(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_if_none_match_accepts_lists_and_weak_etags(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     make(db, "among", commits=1)
     where = url(server, schema="among")
     tag = server.http.get(where).headers["etag"]
@@ -135,7 +137,9 @@ def test_an_etag_matches_among_others_and_as_a_weak_one(server: Server, db: duck
     ("sent", "packed"),
     [("gzip", True), ("deflate, GZip;q=0.5", True), ("gzip;q=0", False), ("gzip; q=0.000", False), ("br", False)],
 )
-def test_gzip_goes_to_those_who_take_it(sent: str, packed: bool, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_load_is_gzipped_only_for_clients_that_accept_it(
+    sent: str, packed: bool, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA IF NOT EXISTS packed")
     db.execute("CREATE TABLE IF NOT EXISTS packed.t(i INTEGER, j INTEGER, k INTEGER, l INTEGER)")
     with httpx.stream("GET", server.uri + url(server, schema="packed"), headers={"Accept-Encoding": sent}) as answer:
@@ -146,7 +150,7 @@ def test_gzip_goes_to_those_who_take_it(sent: str, packed: bool, server: Server,
     assert metadata == load(server, schema="packed")
 
 
-def test_a_ready_answer_is_the_same_as_one_that_is_not(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_cached_load_equals_an_uncached_one(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     """A query that is spelled in another way, or an order of tags, is not taken by the short way."""
     make(db, "ready")
     where = url(server, schema="ready")
@@ -163,7 +167,7 @@ def test_a_ready_answer_is_the_same_as_one_that_is_not(server: Server, db: duckd
             assert same[0] == same[1]
 
 
-def test_a_snapshot_of_the_table_can_be_asked_for(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_load_may_ask_for_a_past_snapshot_of_the_table(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     made = make(db, "pinned")
     for n, at in enumerate(made):
         metadata = load(server, schema="pinned", snapshot_id=at)
@@ -177,7 +181,9 @@ def test_a_snapshot_of_the_table_can_be_asked_for(server: Server, db: duckdb.Duc
     assert [f["name"] for f in schema["fields"]] == ["i", "s"]
 
 
-def test_a_snapshot_of_another_table_means_the_last_one_before(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_load_at_a_snapshot_of_another_table_shows_the_last_one_before_it(
+    server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     before = make(db, "nearest")
     make(db, "nearest_other", commits=1)
     between = newest(db)
@@ -185,7 +191,7 @@ def test_a_snapshot_of_another_table_means_the_last_one_before(server: Server, d
     assert ids(load(server, schema="nearest", snapshot_id=between)) == before
 
 
-def test_a_snapshot_that_is_not_there_has_expired_or_is_older_than_the_rows(
+def test_a_load_at_an_unknown_expired_or_too_old_snapshot_is_not_found(
     server: Server, db: duckdb.DuckDBPyConnection
 ) -> None:
     (before,) = make(db, "gone_before", commits=1)
@@ -201,7 +207,7 @@ def test_a_snapshot_that_is_not_there_has_expired_or_is_older_than_the_rows(
 @pytest.mark.parametrize(
     "name", ["a/b", "with space", "do.t", "ünï", 'q"uote', "%2F", "x\x1fy", "a+b", "?x=1", "#", "...", "emoji 🦆", "'"]
 )
-def test_tables_with_awkward_names_are_loaded(
+def test_tables_with_special_characters_in_their_names_are_loaded(
     name: str, server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA IF NOT EXISTS awkward")
@@ -213,26 +219,26 @@ def test_tables_with_awkward_names_are_loaded(
     assert found.to_pylist() == [{name: 42}]
 
 
-def test_deeper_namespaces(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_table_of_a_nested_namespace_is_loaded(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute('CREATE SCHEMA "one.two.three"; CREATE TABLE "one.two.three".t(i INTEGER)')
     assert load(server, schema="one.two.three")["schemas"][-1]["fields"][0]["name"] == "i"
 
 
 @pytest.mark.parametrize("table", ["T", "v", "u", "a\0b"])
-def test_a_table_that_is_not_there(table: str, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_loading_a_missing_table_is_not_found(table: str, server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA IF NOT EXISTS absent; CREATE TABLE IF NOT EXISTS absent.t(i INTEGER)")
     db.execute("CREATE VIEW IF NOT EXISTS absent.v AS SELECT 1 AS i")
     assert error_of(get(server, table, "absent")) == (404, "NoSuchTableException")
     assert error_of(get(server, table, "absent", snapshot_id=0)) == (404, "NoSuchTableException")
 
 
-def test_a_table_of_a_namespace_or_warehouse_that_is_not_there(server: Server) -> None:
+def test_loading_a_table_of_a_missing_namespace_or_warehouse_is_not_found(server: Server) -> None:
     assert error_of(get(server, schema="nowhere")) == (404, "NoSuchTableException")
     answer = server.http.get("/v1/other/namespaces/main/tables/t")
     assert error_of(answer) == (404, "NoSuchWarehouseException")
 
 
-def test_head_of_a_table_costs_no_materialisation(
+def test_a_head_request_does_not_materialise_the_table(
     server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA asked; CREATE TABLE asked.t AS SELECT 1 AS i")
@@ -243,7 +249,9 @@ def test_head_of_a_table_costs_no_materialisation(
     assert lake.sql(query) == [(0,)]
 
 
-def test_a_table_that_was_never_written_to(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_table_without_rows_is_loaded_without_a_current_snapshot(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA empty; CREATE TABLE empty.t(i INTEGER NOT NULL, s VARCHAR)")
     metadata = load(server, schema="empty")
     assert ids(metadata) == []
@@ -256,7 +264,9 @@ def test_a_table_that_was_never_written_to(server: Server, lake: TestLake, db: d
     assert error_of(get(server, schema="empty", snapshot_id=newest(db))) == (404, "NoSuchSnapshotException")
 
 
-def test_a_column_that_iceberg_has_no_type_for(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_loading_a_table_with_an_unsupported_column_type_is_refused_with_its_name(
+    server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA odd; CREATE TABLE odd.fine(i INTEGER)")
     db.execute('CREATE TABLE odd.t(i INTEGER, "the interval" INTERVAL)')
     for _ in range(2):
@@ -271,7 +281,7 @@ def test_a_column_that_iceberg_has_no_type_for(server: Server, db: duckdb.DuckDB
     assert [f["name"] for f in load(server, schema="odd")["schemas"][-1]["fields"]] == ["i"]
 
 
-def test_a_snapshot_that_cannot_be_shown_is_refused_and_no_other_shown_for_it(
+def test_a_load_at_a_snapshot_that_iceberg_cannot_show_is_refused(
     server: Server, db: duckdb.DuckDBPyConnection
 ) -> None:
     (first,) = make(db, "once_odd", commits=1)
@@ -286,6 +296,6 @@ def test_a_snapshot_that_cannot_be_shown_is_refused_and_no_other_shown_for_it(
     assert error_of(get(server, schema="once_odd", snapshot_id=odd)) == (406, "UnsupportedOperationException")
 
 
-def test_an_oversize_path_or_broken_text_is_answered_in_shape(server: Server) -> None:
+def test_an_oversize_path_or_broken_text_gets_an_iceberg_error(server: Server) -> None:
     assert error_of(server.http.get(f"{server.path('main')}/tables/{quote('x' * 3000)}"))[0] == 404
     assert error_of(server.http.get(f"{server.path('main')}/tables/%ff"))[0] == 400

@@ -33,21 +33,21 @@ def test_a_schema_made_by_duckdb_is_a_namespace_at_once(server: Server, db: duck
     assert ["made_there"] not in server.list()
 
 
-def test_the_default_schema_is_a_namespace_that_stays(server: Server) -> None:
+def test_the_default_schema_is_a_namespace_that_cannot_be_dropped(server: Server) -> None:
     assert ["main"] in server.list()
     answer = server.http.delete(server.path("main"))
     assert error_of(answer) == (403, "ForbiddenException")
     assert server.http.head(server.path("main")).status_code == 204
 
 
-def test_a_second_creation_is_refused(server: Server) -> None:
+def test_creating_an_existing_namespace_is_refused(server: Server) -> None:
     server.create("twice", kept="yes")
     assert error_of(server.create("twice", kept="no")) == (409, "AlreadyExistsException")
     assert server.http.get(server.path("twice")).json()["properties"]["kept"] == "yes"
 
 
 @pytest.mark.parametrize("first", ["REST", "DuckDB"])
-def test_h40_names_that_differ_only_by_case_are_refused_both_ways(
+def test_h40_namespaces_that_differ_only_by_case_are_refused_by_rest_and_duckdb(
     first: str, server: Server, db: duckdb.DuckDBPyConnection
 ) -> None:
     lower, upper = f"case_{first}".lower(), f"CASE_{first}".upper()
@@ -63,7 +63,7 @@ def test_h40_names_that_differ_only_by_case_are_refused_both_ways(
     assert server.http.head(server.path(upper)).status_code == 404
 
 
-def test_a_dropped_namespace_is_gone_for_both_and_can_be_made_again(
+def test_a_dropped_namespace_is_gone_in_duckdb_and_can_be_created_again(
     server: Server, db: duckdb.DuckDBPyConnection
 ) -> None:
     server.create("comes_again", colour="blue")
@@ -75,7 +75,7 @@ def test_a_dropped_namespace_is_gone_for_both_and_can_be_made_again(
     assert "colour" not in server.http.get(server.path("comes_again")).json()["properties"]
 
 
-def test_properties_of_a_schema_that_duckdb_dropped_do_not_come_back(
+def test_a_recreated_schema_does_not_inherit_properties_of_the_dropped_one(
     server: Server, db: duckdb.DuckDBPyConnection
 ) -> None:
     server.create("ghost", colour="white")
@@ -104,7 +104,7 @@ def test_a_namespace_that_is_not_empty_is_not_dropped(
     assert server.http.delete(server.path(name)).status_code == 204
 
 
-def test_properties_are_updated_and_removed(server: Server) -> None:
+def test_namespace_properties_are_updated_and_removed(server: Server) -> None:
     server.create("props", a="1", b="2")
     body = {"updates": {"a": "one", "c": "3"}, "removals": ["b", "nope", "b"]}
     answer = server.http.post(f"{server.path('props')}/properties", json=body)
@@ -113,7 +113,7 @@ def test_properties_are_updated_and_removed(server: Server) -> None:
     assert {k: v for k, v in kept.items() if k != "location"} == {"a": "one", "c": "3"}
 
 
-def test_a_property_cannot_be_set_and_removed_at_once(server: Server) -> None:
+def test_a_namespace_property_cannot_be_set_and_removed_in_one_request(server: Server) -> None:
     server.create("both", a="1")
     body = {"updates": {"a": "2"}, "removals": ["a"]}
     answer = server.http.post(f"{server.path('both')}/properties", json=body)
@@ -121,19 +121,19 @@ def test_a_property_cannot_be_set_and_removed_at_once(server: Server) -> None:
     assert server.http.get(server.path("both")).json()["properties"]["a"] == "1"
 
 
-def test_properties_of_a_namespace_that_is_not_there(server: Server) -> None:
+def test_updating_properties_of_a_missing_namespace_is_not_found(server: Server) -> None:
     answer = server.http.post(f"{server.path('absent')}/properties", json={"updates": {"a": "1"}})
     assert error_of(answer) == (404, "NoSuchNamespaceException")
 
 
-def test_a_property_change_is_no_snapshot_of_the_lake(server: Server, lake: TestLake) -> None:
+def test_a_namespace_property_change_makes_no_snapshot(server: Server, lake: TestLake) -> None:
     server.create("quiet")
     before = lake.snapshots()
     server.http.post(f"{server.path('quiet')}/properties", json={"updates": {"a": "1"}})
     assert lake.snapshots() == before
 
 
-def test_the_location_is_told_and_cannot_be_chosen(server: Server, lake: TestLake) -> None:
+def test_the_location_of_a_namespace_is_shown_and_cannot_be_set(server: Server, lake: TestLake) -> None:
     location = server.create("placed").json()["properties"]["location"]
     (uuid,) = lake.sql("SELECT schema_uuid FROM ducklake_schema WHERE schema_name = 'placed'")[0]
     assert location == f"{str(lake.settings.data_path).rstrip('/')}-iceberg/schemas/{uuid}/"
@@ -147,7 +147,9 @@ def test_the_location_is_told_and_cannot_be_chosen(server: Server, lake: TestLak
 
 
 class TestLevels:
-    def test_deeper_levels_are_one_schema_joined_with_dots(self, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    def test_a_nested_namespace_is_one_schema_whose_name_joins_the_levels_with_dots(
+        self, server: Server, db: duckdb.DuckDBPyConnection
+    ) -> None:
         server.create("deep")
         server.create("deep", "er")
         server.create("deep", "er", "est")
@@ -165,7 +167,7 @@ class TestLevels:
         assert server.http.delete(server.path("family", "child")).status_code == 204
         assert server.http.delete(server.path("family")).status_code == 204
 
-    def test_a_parent_that_no_schema_has_the_name_of_can_be_gone_through(
+    def test_a_parent_without_a_schema_of_its_own_can_be_listed_and_loaded(
         self, server: Server, db: duckdb.DuckDBPyConnection
     ) -> None:
         db.execute('CREATE SCHEMA "implied.child"')
@@ -178,7 +180,7 @@ class TestLevels:
         assert error_of(answer) == (404, "NoSuchNamespaceException")
         assert server.create("implied").status_code == 200
 
-    def test_a_name_with_a_dot_does_not_find_the_level_below(self, server: Server) -> None:
+    def test_a_namespace_name_with_a_dot_does_not_match_a_nested_namespace(self, server: Server) -> None:
         server.create("dotted", "name")
         assert server.http.head(server.path("dotted.name")).status_code == 404
         assert error_of(server.http.delete(server.path("dotted.name"))) == (404, "NoSuchNamespaceException")
@@ -195,7 +197,9 @@ class TestLevels:
         assert server.create("Under").status_code == 200
         assert server.create("underneath").status_code == 200
 
-    def test_schemas_that_no_path_can_spell_are_left_alone(self, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    def test_schemas_whose_names_no_path_can_express_are_not_listed(
+        self, server: Server, db: duckdb.DuckDBPyConnection
+    ) -> None:
         """Their listing would lead to another: the one with the separator in it to the namespace below."""
         server.create("spelt", "out")
         for name in ("spelt\x1fout", ".front", "back.", "mid..dle"):
@@ -205,7 +209,7 @@ class TestLevels:
         assert server.http.delete(server.path("spelt", "out")).status_code == 204
         assert "spelt\x1fout" in schemas(db)
 
-    def test_an_unknown_parent_is_not_found(self, server: Server) -> None:
+    def test_listing_namespaces_below_an_unknown_parent_is_not_found(self, server: Server) -> None:
         answer = server.http.get(server.namespaces, params={"parent": "no_parent"})
         assert error_of(answer) == (404, "NoSuchNamespaceException")
 
@@ -236,7 +240,9 @@ HOSTILE = [
 
 class TestHostileNames:
     @pytest.mark.parametrize("name", HOSTILE)
-    def test_any_name_goes_round(self, name: str, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+    def test_a_namespace_may_have_a_name_with_special_characters(
+        self, name: str, server: Server, db: duckdb.DuckDBPyConnection
+    ) -> None:
         created = server.create(name, tricky=name)
         assert created.status_code == 200, created.text
         assert name in schemas(db)
@@ -253,20 +259,22 @@ class TestHostileNames:
         assert name not in schemas(db)
 
     @pytest.mark.parametrize("name", ["/etc/passwd", "a/b/c", "C:\\x", "~root"])
-    def test_a_name_like_a_path_never_becomes_one(self, name: str, server: Server, lake: TestLake) -> None:
+    def test_a_namespace_name_that_looks_like_a_path_is_not_used_as_a_path(
+        self, name: str, server: Server, lake: TestLake
+    ) -> None:
         assert server.create(name).status_code == 200
         ((path, uuid),) = lake.sql("SELECT path, schema_uuid FROM ducklake_schema WHERE schema_name = %s", name)
         assert path == f"{uuid}/"
 
     @pytest.mark.parametrize("name", ["../../etc", "..", ".", "a/../b"])
-    def test_a_way_up_is_refused(self, name: str, server: Server) -> None:
+    def test_a_namespace_name_with_parent_directories_is_refused(self, name: str, server: Server) -> None:
         assert error_of(server.create(name)) == (400, "BadRequestException")
 
-    def test_javas_way_to_write_a_space(self, server: Server) -> None:
+    def test_a_plus_sign_in_a_path_is_read_as_a_space(self, server: Server) -> None:
         server.create("java space")
         assert server.http.get(f"{server.namespaces}/java+space").json()["namespace"] == ["java space"]
 
-    def test_an_encoded_slash_is_part_of_the_name_and_decoded_once(self, server: Server) -> None:
+    def test_an_encoded_slash_is_part_of_the_namespace_name_and_decoded_once(self, server: Server) -> None:
         server.create("once%2Ftwice")
         assert server.http.head(f"{server.namespaces}/{quote('once%2Ftwice', safe='')}").status_code == 204
         assert server.http.head(f"{server.namespaces}/once%2Ftwice").status_code == 404
@@ -286,7 +294,9 @@ class TestHostileNames:
             ["Temp"],
         ],
     )
-    def test_names_that_cannot_be_used_are_refused(self, levels: list[str], server: Server, lake: TestLake) -> None:
+    def test_invalid_namespace_names_are_refused_without_a_snapshot(
+        self, levels: list[str], server: Server, lake: TestLake
+    ) -> None:
         before = lake.snapshots()
         answer = server.http.post(server.namespaces, json={"namespace": levels})
         assert error_of(answer) == (400, "BadRequestException")
@@ -303,7 +313,7 @@ class TestPages:
             assert server.create("many", f"ns_{(i * 37) % 200:03}").status_code == 200
         return "many"
 
-    def test_200_namespaces_page_correctly(self, parent: str, server: Server) -> None:
+    def test_paging_through_200_namespaces_returns_each_once(self, parent: str, server: Server) -> None:
         everything = server.list(parent=parent)
         assert everything == [[parent, f"ns_{i:03}"] for i in range(200)]
         for size in (1, 7, 100, 199, 200, 201, 5000):
@@ -321,7 +331,7 @@ class TestPages:
             assert seen == everything
             assert pages == -(-200 // size)
 
-    def test_what_is_made_meanwhile_shifts_no_page(self, parent: str, server: Server) -> None:
+    def test_namespaces_created_while_paging_do_not_shift_pages(self, parent: str, server: Server) -> None:
         first = server.http.get(server.namespaces, params={"parent": parent, "pageSize": 100}).json()
         server.create(parent, "aaa_before")
         try:
@@ -332,20 +342,20 @@ class TestPages:
         finally:
             server.http.delete(server.path(parent, "aaa_before"))
 
-    def test_without_paging_parameters_everything_comes_at_once(self, parent: str, server: Server) -> None:
+    def test_a_listing_without_paging_parameters_returns_everything(self, parent: str, server: Server) -> None:
         answer = server.http.get(server.namespaces, params={"parent": parent}).json()
         assert len(answer["namespaces"]) == 200
         assert answer.get("next-page-token") is None
 
     @pytest.mark.parametrize("bad", ["garbage", "!!!", "AAAA", "x" * 5000])
-    def test_a_token_that_we_did_not_give_out_is_refused(self, bad: str, server: Server) -> None:
+    def test_a_forged_page_token_is_refused(self, bad: str, server: Server) -> None:
         assert error_of(server.http.get(server.namespaces, params={"pageToken": bad})) == (400, "BadRequestException")
 
-    def test_a_token_of_another_listing_is_refused(self, parent: str, server: Server) -> None:
+    def test_a_page_token_of_another_listing_is_refused(self, parent: str, server: Server) -> None:
         token = server.http.get(server.namespaces, params={"parent": parent, "pageSize": 5}).json()["next-page-token"]
         answer = server.http.get(server.namespaces, params={"pageToken": token})
         assert error_of(answer) == (400, "BadRequestException")
 
     @pytest.mark.parametrize("bad", ["0", "-1", "x", "1.5", ""])
-    def test_a_page_size_that_is_none_is_refused(self, bad: str, server: Server) -> None:
+    def test_an_invalid_page_size_is_refused(self, bad: str, server: Server) -> None:
         assert error_of(server.http.get(server.namespaces, params={"pageSize": bad})) == (400, "BadRequestException")

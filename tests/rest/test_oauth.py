@@ -51,7 +51,7 @@ def oauth_error(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, body["error"]
 
 
-def test_a_secret_is_answered_with_a_token(guarded: Guarded) -> None:
+def test_a_client_secret_is_exchanged_for_a_token(guarded: Guarded) -> None:
     answer = by_secret(guarded, scope="catalog")
     assert answer.status_code == 200
     body = answer.json()
@@ -61,7 +61,7 @@ def test_a_secret_is_answered_with_a_token(guarded: Guarded) -> None:
     assert works(guarded, body["access_token"]) == 200
 
 
-def test_a_secret_in_a_basic_header(guarded: Guarded) -> None:
+def test_a_client_secret_in_a_basic_authorization_header_is_accepted(guarded: Guarded) -> None:
     answer = ask(guarded, basic("etl", SECRET), grant_type="client_credentials")
     assert works(guarded, answer.json()["access_token"]) == 200
 
@@ -78,11 +78,13 @@ def test_a_secret_in_a_basic_header(guarded: Guarded) -> None:
         ({"scope": "ns:sales:everything"}, (400, "invalid_scope")),
     ],
 )
-def test_what_is_wrong_is_said_as_oauth_has_it(guarded: Guarded, form: dict[str, str], error: tuple[int, str]) -> None:
+def test_token_requests_fail_with_the_errors_of_oauth(
+    guarded: Guarded, form: dict[str, str], error: tuple[int, str]
+) -> None:
     assert oauth_error(by_secret(guarded, **form)) == error
 
 
-def test_forms_that_cannot_be_read(guarded: Guarded) -> None:
+def test_malformed_token_request_forms_are_refused(guarded: Guarded) -> None:
     http = guarded.server.http
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     for content, headers in (
@@ -120,7 +122,7 @@ def test_a_token_is_exchanged_for_another_of_the_same_client(guarded: Guarded) -
     assert works(guarded, renewed.json()["access_token"]) == 200
 
 
-def test_a_scope_narrows_and_never_widens(guarded: Guarded) -> None:
+def test_a_requested_scope_narrows_the_grants_and_never_widens_them(guarded: Guarded) -> None:
     token = by_secret(guarded, scope="ns:main:r ns:other:*").json()["access_token"]
     caller = guarded.with_token(token)
     assert caller.create("other").status_code == 403
@@ -133,7 +135,7 @@ def test_a_scope_narrows_and_never_widens(guarded: Guarded) -> None:
     )
 
 
-def test_tokens_end_with_their_client(guarded: Guarded) -> None:
+def test_tokens_of_a_removed_client_are_refused(guarded: Guarded) -> None:
     guarded.client("gone")
     token = guarded.token("gone")
     assert works(guarded, token) == 200
@@ -147,7 +149,7 @@ def test_tokens_end_with_their_client(guarded: Guarded) -> None:
     assert works(guarded, token) == 401
 
 
-def test_a_token_expires(tmp_path: Path, guarded: Guarded) -> None:
+def test_an_expired_token_is_refused(tmp_path: Path, guarded: Guarded) -> None:
     claims = jwt.decode(guarded.token("etl"), options={"verify_signature": False})
     assert claims["exp"] - claims["iat"] == 3600
     ((key,),) = guarded.lake.sql("SELECT signing_key FROM catalog")
@@ -174,14 +176,14 @@ def show_secret(server: Server, client: str, secret: str) -> int:
     return answer.status_code
 
 
-def test_a_client_that_asks_for_a_token_with_every_query_is_not_slowed_down(limited: Server) -> None:
+def test_frequent_token_requests_with_the_right_secret_are_not_limited(limited: Server) -> None:
     """Trino asks for two tokens or more for each query."""
     began = time.monotonic()
     assert {show_secret(limited, "etl", SECRET) for _ in range(100)} == {200}
     assert time.monotonic() - began < 20
 
 
-def test_guesses_are_limited_and_do_not_lock_out_who_has_the_secret(limited: Server) -> None:
+def test_guesses_of_a_secret_are_limited_without_locking_out_its_owner(limited: Server) -> None:
     assert show_secret(limited, "etl", SECRET) == 200
     assert [show_secret(limited, "etl", f"guess {n}") for n in range(5)] == [401, 401, 401, 429, 429]
     # from the same address, under the same name
@@ -190,13 +192,13 @@ def test_guesses_are_limited_and_do_not_lock_out_who_has_the_secret(limited: Ser
     assert show_secret(limited, "admin", SECRET) == 200
 
 
-def test_guesses_under_many_names_are_limited_by_their_address(limited: Server) -> None:
+def test_guesses_under_many_client_names_are_limited_by_address(limited: Server) -> None:
     found = [show_secret(limited, f"name-{n}", "guess") for n in range(40)]
     assert found[:30] == [401] * 30
     assert 429 in found[30:]
 
 
-def test_guesses_at_the_same_time_are_limited(limited: Server) -> None:
+def test_concurrent_guesses_of_a_secret_are_limited(limited: Server) -> None:
     with ThreadPoolExecutor(20) as pool:
         found = list(pool.map(lambda n: show_secret(limited, "etl", f"guess {n}"), range(40)))
     # two are checked at once
@@ -204,7 +206,7 @@ def test_guesses_at_the_same_time_are_limited(limited: Server) -> None:
     assert found.count(429) >= 35
 
 
-def test_a_secret_that_was_rotated_is_not_remembered(guarded: Guarded, limited: Server) -> None:
+def test_a_rotated_secret_is_no_longer_accepted(guarded: Guarded, limited: Server) -> None:
     guarded.client("rotated")
     assert show_secret(limited, "rotated", SECRET) == 200
     other = hash_secret("another")
@@ -215,7 +217,7 @@ def test_a_secret_that_was_rotated_is_not_remembered(guarded: Guarded, limited: 
     assert show_secret(limited, "rotated", "another") == 401
 
 
-def test_clients_in_a_file(tmp_path: Path, guarded: Guarded) -> None:
+def test_clients_are_read_from_a_file(tmp_path: Path, guarded: Guarded) -> None:
     file = tmp_path / "clients.toml"
     file.write_text(f'[clients.filed]\nsecret_hash = "{hash_secret("s")}"\ngrants = ["ns:main:r"]\n')
     with servers.server(guarded.lake.settings, tmp_path, auth="oauth2", clients_file=file) as server:
@@ -228,7 +230,7 @@ def test_clients_in_a_file(tmp_path: Path, guarded: Guarded) -> None:
     assert works(guarded, token) == 401
 
 
-def test_a_server_that_issues_none_says_so(tmp_path: Path, guarded: Guarded) -> None:
+def test_a_server_without_oauth_refuses_token_requests(tmp_path: Path, guarded: Guarded) -> None:
     with servers.server(guarded.lake.settings, tmp_path) as server:
         answer = server.http.post(TOKENS, data={"grant_type": "client_credentials", "client_secret": "x"})
         assert oauth_error(answer) == (400, "unsupported_grant_type")
@@ -244,7 +246,7 @@ def run(guarded: Guarded, *args: str) -> Any:
     return done.stdout
 
 
-def test_clients_and_grants_from_the_command_line(guarded: Guarded) -> None:
+def test_clients_and_grants_are_managed_from_the_command_line(guarded: Guarded) -> None:
     credential = run(guarded, "clients", "add", "spark", "--grant", "ns:main:r").strip().removeprefix("credential=")
     name, secret = credential.split(":")
     form = {"grant_type": "client_credentials", "client_id": name, "client_secret": secret}
@@ -275,7 +277,7 @@ def test_clients_and_grants_from_the_command_line(guarded: Guarded) -> None:
     assert {"addClient", "rotateClient", "removeClient", "addGrant", "removeGrant"} <= set(told)
 
 
-def test_smoke_as_a_client(guarded: Guarded) -> None:
+def test_mergus_smoke_uses_a_client_credential(guarded: Guarded) -> None:
     args = ("smoke", "--uri", guarded.server.uri)
     done = mergus(*args, "--credential", f"admin:{SECRET}")
     assert done.returncode == 0, done.stderr
@@ -297,7 +299,9 @@ def test_smoke_as_a_client(guarded: Guarded) -> None:
         (("grants", "remove", "client:etl", "ns:none:r"), "no such grant"),
     ],
 )
-def test_what_the_command_line_cannot_do_it_says(guarded: Guarded, args: tuple[str, ...], said: str) -> None:
+def test_client_and_grant_commands_report_errors_without_a_traceback(
+    guarded: Guarded, args: tuple[str, ...], said: str
+) -> None:
     done = mergus(*args, MERGUS_POSTGRES_DSN=guarded.lake.settings.dsn)
     assert done.returncode == 1
     assert said in done.stderr
@@ -316,7 +320,7 @@ def test_what_the_command_line_cannot_do_it_says(guarded: Guarded, args: tuple[s
         ({"MERGUS_AUTH": "oauth2", "MERGUS_CLIENTS_FILE": "/nowhere"}, "MERGUS_CLIENTS_FILE"),
     ],
 )
-def test_a_server_that_anybody_could_enter_by_mistake_does_not_start(settings: dict[str, str], said: str) -> None:
+def test_a_server_that_would_be_open_by_mistake_does_not_start(settings: dict[str, str], said: str) -> None:
     done = mergus("serve", "--no-init", MERGUS_POSTGRES_DSN="postgresql://nobody@127.0.0.1:1/none", **settings)
     assert done.returncode == 1
     assert said in done.stderr

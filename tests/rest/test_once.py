@@ -17,7 +17,7 @@ ROWS = pa.table({"i": pa.array([1, 2, 3], pa.int32())})
 ONCE = {"mergus.once": "batch-1"}
 
 
-def test_the_second_commit_of_a_key_is_refused_and_leaves_nothing(
+def test_a_second_commit_with_a_mergus_once_key_is_refused_and_changes_nothing(
     server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA once; CREATE TABLE once.t(i INTEGER); CREATE TABLE once.other(i INTEGER)")
@@ -37,7 +37,9 @@ def test_the_second_commit_of_a_key_is_refused_and_leaves_nothing(
     assert db.execute("SELECT count(*) FROM once.other").fetchall() == [(3,)]
 
 
-def test_of_many_at_once_one_is_taken(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_one_of_many_concurrent_commits_with_a_mergus_once_key_is_applied(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA at_once; CREATE TABLE at_once.t(i INTEGER)")
     tables = [catalog(lake.settings, server).load_table("at_once.t") for _ in range(6)]
     together = Barrier(len(tables))
@@ -55,7 +57,7 @@ def test_of_many_at_once_one_is_taken(server: Server, lake: TestLake, db: duckdb
     assert db.execute("SELECT i FROM at_once.t ORDER BY i").fetchall() == [(1,), (2,), (3,)]
 
 
-def test_it_is_remembered_when_the_snapshot_is_gone(
+def test_a_mergus_once_key_is_remembered_after_its_snapshot_expired(
     server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA gone; CREATE TABLE gone.t(i INTEGER)")
@@ -71,7 +73,9 @@ def test_it_is_remembered_when_the_snapshot_is_gone(
 
 
 @pytest.mark.parametrize("key", ["", "x" * 513])
-def test_keys_that_are_none(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection, key: str) -> None:
+def test_an_empty_or_too_long_mergus_once_key_is_refused(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection, key: str
+) -> None:
     db.execute("CREATE SCHEMA IF NOT EXISTS keys; CREATE OR REPLACE TABLE keys.t(i INTEGER)")
     table = catalog(lake.settings, server).load_table("keys.t")
     with pytest.raises(BadRequestError, match="1 to 512 characters"):

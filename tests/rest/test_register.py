@@ -67,7 +67,7 @@ def unregister(server: Server, schema: str, table: str = "t", **more: Any) -> ht
     return server.http.post(f"{url(server, table, schema)}/unregister", **more)
 
 
-def test_a_name_that_is_taken_is_refused(
+def test_registering_a_table_under_an_existing_name_is_refused(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, raw: RawElsewhere, schema: str
 ) -> None:
     db.execute(f"CREATE TABLE lake.{schema}.t (i INT)")
@@ -94,13 +94,13 @@ def test_a_name_that_is_taken_is_refused(
         {"name": "t", "metadata-location": "s3://mergus/x.metadata.json", "overwrite": "yes"},
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(lake: TestLake, server: Server, schema: str, body: Any) -> None:
+def test_a_malformed_register_request_is_refused(lake: TestLake, server: Server, schema: str, body: Any) -> None:
     before = everything(lake)
     assert error_of(server.http.post(f"{server.path(schema)}/register", json=body)) == (400, BAD)
     assert everything(lake) == before
 
 
-def test_nothing_is_read_outside_of_what_is_allowed(
+def test_registering_reads_nothing_outside_the_allowed_locations(
     lake: TestLake, server: Server, bucket: Bucket, raw: RawElsewhere, schema: str
 ) -> None:
     text = bucket.get(raw.metadata_location)
@@ -137,7 +137,7 @@ def test_nothing_is_read_outside_of_what_is_allowed(
     assert everything(lake) == before
 
 
-def test_a_data_file_of_another_table_is_refused(
+def test_registering_a_data_file_of_another_table_is_refused(
     lake: TestLake, server: Server, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     db.execute(f"CREATE TABLE lake.{schema}.theirs AS SELECT range::INT AS i, 'x' AS s FROM range(1000)")
@@ -215,7 +215,7 @@ WRONG: dict[str, Spoil] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_cannot_be_read_is_refused_and_nothing_is_written(
+def test_registering_unreadable_metadata_is_refused_and_writes_nothing(
     lake: TestLake, server: Server, bucket: Bucket, raw: RawElsewhere, schema: str, what: str
 ) -> None:
     WRONG[what](raw, bucket)
@@ -238,7 +238,7 @@ NOT_HERE: dict[str, Spoil] = {
 
 
 @pytest.mark.parametrize("what", NOT_HERE)
-def test_what_ducklake_cannot_have_is_refused_with_the_reason(
+def test_registering_what_ducklake_cannot_represent_is_refused_with_the_reason(
     lake: TestLake, server: Server, bucket: Bucket, raw: RawElsewhere, schema: str, what: str
 ) -> None:
     NOT_HERE[what](raw, bucket)
@@ -248,7 +248,7 @@ def test_what_ducklake_cannot_have_is_refused_with_the_reason(
     assert everything(lake) == before
 
 
-def test_packed_metadata_and_hadoops_names_of_the_store_are_read(
+def test_gzipped_metadata_and_s3a_locations_are_registered(
     lake: TestLake, server: Server, bucket: Bucket, db: duckdb.DuckDBPyConnection, raw: RawElsewhere, schema: str
 ) -> None:
     packed = raw.metadata_location.replace(".metadata.json", ".gz.metadata.json")
@@ -263,7 +263,7 @@ def test_packed_metadata_and_hadoops_names_of_the_store_are_read(
     assert in_duckdb(lake, db, schema) == [(1, "x1"), (3, "x3"), (4, "x4")]
 
 
-def test_tags_stay_and_a_small_id_becomes_larger(
+def test_registering_keeps_tags_and_renumbers_small_snapshot_ids(
     lake: TestLake, server: Server, raw: RawElsewhere, schema: str
 ) -> None:
     first, second = (s["snapshot-id"] for s in raw.base["snapshots"])
@@ -292,7 +292,7 @@ def test_tags_stay_and_a_small_id_becomes_larger(
     ]
 
 
-def test_an_empty_table_is_registered_and_filled(
+def test_an_empty_table_can_be_registered_and_written_to(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     raw = raw_table(lake, server, place(lake), FIELDS)
@@ -304,7 +304,7 @@ def test_an_empty_table_is_registered_and_filled(
     loads.assert_readable(lake, server, db, "t", schema)
 
 
-def test_a_table_is_replaced_as_a_whole(
+def test_registering_with_overwrite_replaces_the_whole_table(
     lake: TestLake, server: Server, bucket: Bucket, db: duckdb.DuckDBPyConnection, raw: RawElsewhere, schema: str
 ) -> None:
     old = new_table(server, bucket, schema)
@@ -329,7 +329,7 @@ def test_a_table_is_replaced_as_a_whole(
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["where it was", "in another schema"])
-def test_a_dropped_table_is_put_back_as_it_was(
+def test_registering_the_metadata_of_a_dropped_table_restores_it(
     lake: TestLake, server: Server, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str, elsewhere: bool
 ) -> None:
     """With rows that DuckLake keeps in Postgres, and rows that are deleted."""
@@ -386,7 +386,7 @@ def test_a_dropped_table_is_put_back_as_it_was(
     agree()
 
 
-def test_only_the_last_metadata_of_a_dropped_table_puts_it_back(
+def test_only_the_last_metadata_file_of_a_dropped_table_restores_it(
     lake: TestLake, server: Server, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     table = new_table(server, bucket, schema)
@@ -430,7 +430,7 @@ def test_only_the_last_metadata_of_a_dropped_table_puts_it_back(
         assert in_duckdb(lake, db, schema) == [*rows(1), *rows(4)]
 
 
-def test_a_dropped_table_that_expired_in_part_is_not_put_back(
+def test_a_partly_expired_dropped_table_cannot_be_registered_again(
     lake: TestLake, server: Server, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     """An older snapshot still has the table, and the last one, with a file that only it had, is gone."""
@@ -449,7 +449,7 @@ def test_a_dropped_table_that_expired_in_part_is_not_put_back(
     assert everything(lake) == before
 
 
-def test_files_that_are_about_to_be_deleted_are_not_taken(
+def test_registering_files_scheduled_for_deletion_is_refused(
     lake: TestLake, server: Server, db: duckdb.DuckDBPyConnection, raw: RawElsewhere, schema: str
 ) -> None:
     assert register(server, schema, "t", raw.metadata_location).status_code == 200
@@ -463,7 +463,7 @@ def test_files_that_are_about_to_be_deleted_are_not_taken(
     assert everything(lake) == before
 
 
-def test_a_purged_table_cannot_be_put_back(lake: TestLake, server: Server, bucket: Bucket, schema: str) -> None:
+def test_a_purged_table_cannot_be_registered_again(lake: TestLake, server: Server, bucket: Bucket, schema: str) -> None:
     table = new_table(server, bucket, schema)
     table.append(1)
     shown = get(server, schema=schema).json()["metadata-location"]
@@ -473,7 +473,7 @@ def test_a_purged_table_cannot_be_put_back(lake: TestLake, server: Server, bucke
     assert everything(lake) == before
 
 
-def test_an_unregistered_table_is_forgotten_with_its_last_words(
+def test_unregistering_a_table_returns_its_final_metadata_and_keeps_its_files(
     lake: TestLake, server: Server, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     table = new_table(server, bucket, schema)
@@ -500,7 +500,7 @@ def test_an_unregistered_table_is_forgotten_with_its_last_words(
     assert in_duckdb(lake, db, schema) == wanted
 
 
-def test_a_request_that_is_sent_again_is_answered_again(
+def test_a_retried_register_request_replays_its_answer(
     lake: TestLake, server: Server, raw: RawElsewhere, schema: str
 ) -> None:
     body = {"name": "t", "metadata-location": raw.metadata_location}
@@ -519,7 +519,7 @@ def test_a_request_that_is_sent_again_is_answered_again(
     assert before != everything(lake)
 
 
-def test_a_table_is_shown_that_comes_back_while_the_listener_still_looks_at_its_drop(
+def test_a_table_restored_while_the_listener_handles_its_drop_is_shown(
     lake: TestLake, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The listener finds that the table is gone. Who brings it back meanwhile does not get that for an answer."""

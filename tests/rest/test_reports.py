@@ -79,7 +79,7 @@ def table(db: duckdb.DuckDBPyConnection) -> None:
 
 
 @pytest.mark.usefixtures("table")
-def test_a_report_can_be_read_as_it_was_sent_the_newest_first(server: Server) -> None:
+def test_reports_are_returned_as_sent_and_newest_first(server: Server) -> None:
     assert kept(server) == []
     assert (send(server, SCAN).status_code, send(server, COMMIT).content) == (204, b"")
     assert kept(server) == [COMMIT, SCAN]
@@ -90,7 +90,7 @@ def test_a_report_can_be_read_as_it_was_sent_the_newest_first(server: Server) ->
 
 
 @pytest.mark.usefixtures("table")
-def test_pages_are_small_whatever_is_asked_for(server: Server) -> None:
+def test_pages_of_reports_have_a_maximum_size(server: Server) -> None:
     for number in range(103):
         send(server, numbered(number))
     first = page(server, pageSize=1000)
@@ -102,7 +102,7 @@ def test_pages_are_small_whatever_is_asked_for(server: Server) -> None:
     assert rest["next-page-token"] is None
 
 
-def test_reports_stay_with_their_table(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_reports_follow_their_table_through_a_rename(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE TABLE main.moved(i INTEGER)")
     send(server, COMMIT, "moved")
     db.execute("ALTER TABLE main.moved RENAME TO there; CREATE TABLE main.moved(i INTEGER)")
@@ -112,7 +112,7 @@ def test_reports_stay_with_their_table(server: Server, db: duckdb.DuckDBPyConnec
     assert error_of(answer) == (404, "NoSuchTableException")
 
 
-def test_a_table_that_is_promised_is_measured_before_it_is_there(server: Server) -> None:
+def test_a_report_for_a_staged_table_is_accepted(server: Server) -> None:
     """As Spark does for CREATE TABLE … AS SELECT."""
     assert error_of(send(server, COMMIT, "promised"))[0] == 404
     assert create(server, "main", "promised", stage_create=True).status_code == 200
@@ -121,7 +121,7 @@ def test_a_table_that_is_promised_is_measured_before_it_is_there(server: Server)
 
 
 @pytest.mark.parametrize(("schema", "name"), [("main", "missing"), ("nowhere", "t"), ("main", "a%00b")])
-def test_a_table_that_is_not_there(schema: str, name: str, server: Server) -> None:
+def test_a_report_for_a_missing_table_is_not_found(schema: str, name: str, server: Server) -> None:
     assert error_of(send(server, SCAN, name, schema)) == (404, "NoSuchTableException")
 
 
@@ -165,7 +165,7 @@ MALFORMED: list[Json | bytes] = [
 
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("report", MALFORMED, ids=range(len(MALFORMED)))
-def test_a_malformed_report_is_refused_and_leaves_nothing(report: Json | bytes, server: Server) -> None:
+def test_a_malformed_report_is_refused_and_not_stored(report: Json | bytes, server: Server) -> None:
     before = counted(server)
     assert error_of(send(server, report)) == (400, "BadRequestException")
     assert kept(server) == []
@@ -185,13 +185,13 @@ def test_a_malformed_report_is_refused_and_leaves_nothing(report: Json | bytes, 
     ],
     ids=str,
 )
-def test_what_is_odd_is_kept_as_it_is(more: Json, server: Server) -> None:
+def test_a_report_with_unusual_values_is_stored_unchanged(more: Json, server: Server) -> None:
     assert send(server, {**SCAN, **more}).status_code == 204
     assert kept(server) == [{**SCAN, **more}]
 
 
 @pytest.mark.usefixtures("table")
-def test_what_a_newer_client_adds_is_left_out(server: Server) -> None:
+def test_unknown_fields_of_a_report_are_left_out(server: Server) -> None:
     assert send(server, {**SCAN, "something-new": {"a": 1}}).status_code == 204
     assert kept(server) == [SCAN]
 
@@ -202,7 +202,7 @@ def counted(server: Server) -> dict[str, float]:
 
 
 @pytest.mark.usefixtures("table")
-def test_reports_are_measured(server: Server) -> None:
+def test_reports_are_counted_in_the_metrics(server: Server) -> None:
     def read(name: str, **labels: str) -> float:
         return samples(server.http.get("/metrics").text).get((name, tuple(sorted(labels.items()))), 0.0)
 
@@ -230,7 +230,7 @@ def test_reports_are_measured(server: Server) -> None:
 
 
 @pytest.mark.usefixtures("table")
-def test_a_client_makes_no_label_of_its_own(server: Server) -> None:
+def test_text_of_a_report_creates_no_metric_label(server: Server) -> None:
     odd = "never-seen-before"
     metric = {odd: {"unit": odd, "value": 1}, f"{odd}2": {"time-unit": odd, "count": 1, "total-duration": 1}}
     send(server, SCAN)
@@ -243,7 +243,7 @@ def test_a_client_makes_no_label_of_its_own(server: Server) -> None:
     }
 
 
-def test_what_is_too_old_is_not_shown_and_goes_with_those_that_come(tmp_path: Path) -> None:
+def test_old_reports_are_not_shown_and_are_deleted_when_new_ones_arrive(tmp_path: Path) -> None:
     with (
         lakes.lake(reports_seconds=3600) as lake,
         servers.server(lake.settings, tmp_path) as server,
@@ -261,7 +261,7 @@ def test_what_is_too_old_is_not_shown_and_goes_with_those_that_come(tmp_path: Pa
         assert kept(server, "u") == [COMMIT, COMMIT]
 
 
-def test_of_each_table_the_newest_are_kept(tmp_path: Path) -> None:
+def test_only_the_newest_reports_of_each_table_are_kept(tmp_path: Path) -> None:
     with (
         lakes.lake(reports_per_table=5) as lake,
         servers.server(lake.settings, tmp_path) as server,
@@ -276,7 +276,7 @@ def test_of_each_table_the_newest_are_kept(tmp_path: Path) -> None:
         assert lake.sql("SELECT count(*) FROM table_report") == [(6,)]
 
 
-def test_they_can_be_measured_alone(tmp_path: Path) -> None:
+def test_reports_are_counted_but_not_stored_if_the_retention_is_zero(tmp_path: Path) -> None:
     with lakes.lake(reports_seconds=0) as lake, servers.server(lake.settings, tmp_path) as server, lake.duckdb() as db:
         db.execute("CREATE TABLE main.t(i INTEGER)")
         assert send(server, SCAN).status_code == 204
@@ -287,7 +287,7 @@ def test_they_can_be_measured_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("table")
-def test_a_report_is_no_change_of_the_lake_and_waits_for_no_writer(lake: TestLake, server: Server) -> None:
+def test_a_report_makes_no_snapshot_and_waits_for_no_lock(lake: TestLake, server: Server) -> None:
     state = "SELECT (SELECT max(snapshot_id) FROM ducklake_snapshot), (SELECT epoch FROM catalog)"
     before = lake.sql(state)
     with psycopg.connect(lake.settings.dsn) as writer:
@@ -298,7 +298,7 @@ def test_a_report_is_no_change_of_the_lake_and_waits_for_no_writer(lake: TestLak
     assert lake.sql(state) == before
 
 
-def test_reports_that_cannot_be_kept_hold_nobody_up(tmp_path: Path) -> None:
+def test_reports_that_cannot_be_stored_do_not_block_other_requests(tmp_path: Path) -> None:
     with (
         lakes.lake(pool_max=3, pool_timeout=20.0) as lake,
         servers.server(lake.settings, tmp_path) as server,
@@ -322,7 +322,7 @@ def test_reports_that_cannot_be_kept_hold_nobody_up(tmp_path: Path) -> None:
         assert len(kept(server)) == 16
 
 
-def test_many_at_once_are_all_kept_and_none_is_in_the_way_of_another(tmp_path: Path) -> None:
+def test_concurrent_reports_do_not_block_each_other(tmp_path: Path) -> None:
     """Through two processes, each taking away what the other does, too."""
     with (
         lakes.lake(reports_per_table=10) as lake,

@@ -29,7 +29,7 @@ def clean(lake: TestLake) -> None:
         session.execute("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
 
 
-def test_a_table_that_was_put_back_keeps_its_files(
+def test_a_rolled_back_table_keeps_its_files_after_an_expiry(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     """Main is put back to files that had ended: they have two rows then, and the older one expires."""
@@ -56,7 +56,7 @@ def test_a_table_that_was_put_back_keeps_its_files(
     loads.assert_readable(lake, server, db, "t", "back")
 
 
-def test_a_purge_leaves_none_behind(
+def test_a_purge_after_a_rollback_deletes_all_files(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = new_table(server, bucket, "purged")
@@ -73,7 +73,7 @@ def test_a_purge_leaves_none_behind(
     assert not bucket.has(path)
 
 
-def test_what_ended_with_all_its_rows_is_deleted(
+def test_a_file_is_deleted_once_all_catalog_rows_that_name_it_expired(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = new_table(server, bucket, "ended")

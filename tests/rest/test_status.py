@@ -70,7 +70,7 @@ def run_advice(found: dict[str, Any], db: duckdb.DuckDBPyConnection, action: str
     db.execute(call)
 
 
-def test_small_files_until_they_are_merged(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_health_counts_small_files_until_they_are_merged(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE TABLE small(i INTEGER)")
     for _ in range(12):
         db.execute("INSERT INTO small SELECT * FROM range(40)")
@@ -96,7 +96,7 @@ def test_small_files_until_they_are_merged(server: Server, db: duckdb.DuckDBPyCo
     assert found["since"]
 
 
-def test_rows_in_postgres_until_they_are_flushed(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_health_counts_inlined_rows_until_they_are_flushed(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute(INLINING + "5000")
     db.execute("CREATE TABLE waiting(i INTEGER)")
     db.execute("INSERT INTO waiting SELECT * FROM range(1500)")
@@ -121,7 +121,7 @@ def test_rows_in_postgres_until_they_are_flushed(server: Server, db: duckdb.Duck
     assert after["data-files"] >= 1
 
 
-def test_deleted_rows_until_they_are_rewritten(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_health_counts_deleted_rows_until_they_are_rewritten(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE TABLE deleted(i INTEGER)")
     db.execute("INSERT INTO deleted SELECT * FROM range(40_000)")
     db.execute("INSERT INTO deleted SELECT * FROM range(40_000, 80_000) t(i)")
@@ -151,7 +151,7 @@ def test_deleted_rows_until_they_are_rewritten(server: Server, db: duckdb.DuckDB
     assert (flushed["inlined-deletes"], flushed["deleted-rows"], flushed["rows"]) == (0, 5, 64_995)
 
 
-def test_deletes_of_what_is_gone_do_not_count(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_health_does_not_count_deletes_of_removed_files(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE TABLE truncated(i INTEGER); INSERT INTO truncated SELECT * FROM range(400)")
     db.execute("DELETE FROM truncated WHERE i < 200")
     db.execute("TRUNCATE truncated")
@@ -170,7 +170,9 @@ def test_deletes_of_what_is_gone_do_not_count(server: Server, db: duckdb.DuckDBP
     )
 
 
-def test_only_what_duckdb_would_merge_is_advised_to_be_merged(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_health_advises_a_merge_only_of_files_that_duckdb_would_merge(
+    server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     """Files of other partitions, or of other columns, stay apart."""
     db.execute("CREATE TABLE apart(i INTEGER, p INTEGER); ALTER TABLE apart SET PARTITIONED BY (p)")
     db.execute("INSERT INTO apart SELECT i, i % 12 FROM range(600) t(i)")
@@ -191,7 +193,7 @@ def test_only_what_duckdb_would_merge_is_advised_to_be_merged(server: Server, db
     assert one(db, "SELECT count(*) FROM ducklake_list_files('lake', 'apart')") == 24
 
 
-def test_who_turned_merging_off_is_not_told_to_merge(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_health_does_not_advise_a_merge_if_auto_compact_is_off(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE TABLE mine(i INTEGER); CALL lake.set_option('auto_compact', false, table_name => 'mine')")
     for _ in range(12):
         db.execute("INSERT INTO mine SELECT * FROM range(40)")
@@ -202,7 +204,7 @@ def test_who_turned_merging_off_is_not_told_to_merge(server: Server, db: duckdb.
     assert health(server, "mine")["data-files"] == 12
 
 
-def test_the_size_that_is_wanted_is_the_tables_own(
+def test_health_uses_the_target_file_size_of_the_table(
     server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA sized; CREATE TABLE sized.t(i INTEGER)")
@@ -233,7 +235,9 @@ def test_the_size_that_is_wanted_is_the_tables_own(
         lake.sql("DELETE FROM ducklake_metadata WHERE key = 'target_file_size'")
 
 
-def test_names_of_any_kind(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_health_is_reported_for_tables_with_special_characters_in_their_names(
+    server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     schema, table = 'it\'s "a.b"', "o'dd; DROP TABLE x --\n\u00e9"
     inside, called = ('"' + name.replace('"', '""') + '"' for name in (schema, table))
     db.execute(INLINING + "5000")
@@ -248,7 +252,7 @@ def test_names_of_any_kind(server: Server, db: duckdb.DuckDBPyConnection) -> Non
     assert one(db, f"SELECT count(*) FROM {inside}.{called}") == 2000
 
 
-def test_the_worst_comes_first_page_by_page(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_tables_in_need_are_listed_worst_first_and_paged(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute(INLINING + "50000")
     for name, rows in (("bad", 2000), ("worst", 9000), ("worse", 4000), ("fine", 900)):
         db.execute(f"CREATE TABLE {name}(i INTEGER); INSERT INTO {name} SELECT * FROM range({rows})")
@@ -265,7 +269,9 @@ def test_the_worst_comes_first_page_by_page(server: Server, db: duckdb.DuckDBPyC
     assert weights == sorted(weights, reverse=True)
 
 
-def test_the_status_is_the_sum_of_all(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_the_status_of_the_lake_is_the_sum_over_all_tables(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA extra; CREATE TABLE extra.t(i INTEGER); CREATE VIEW extra.v AS SELECT 1 AS i")
     db.execute("INSERT INTO extra.t SELECT * FROM range(100); DELETE FROM extra.t WHERE i < 50")
     wait_until_caught_up(lake, 20)
@@ -296,7 +302,7 @@ def test_the_status_is_the_sum_of_all(server: Server, lake: TestLake, db: duckdb
     assert found["advice"] == []
 
 
-def test_a_lake_without_tables(tmp_path: Path) -> None:
+def test_the_status_of_an_empty_lake_is_zero(tmp_path: Path) -> None:
     with lakes.lake() as empty, servers.server(empty.settings, tmp_path) as server:
         found = status(server)
         assert (found["tables"], found["views"], found["namespaces"]) == (0, 0, 1)
@@ -306,7 +312,9 @@ def test_a_lake_without_tables(tmp_path: Path) -> None:
         assert error_of(server.http.get(path("none"))) == (404, "NoSuchTableException")
 
 
-def test_the_lake_of_now_is_meant_whenever(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_health_at_a_past_warehouse_resolves_the_name_then_and_shows_current_numbers(
+    server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     """As with reports: a warehouse of the past says what a name means."""
     db.execute("CREATE TABLE once(i INTEGER); INSERT INTO once SELECT * FROM range(40)")
     then = one(db, "SELECT max(snapshot_id) FROM lake.snapshots()")
@@ -321,7 +329,7 @@ def test_the_lake_of_now_is_meant_whenever(server: Server, db: duckdb.DuckDBPyCo
     assert error_of(server.http.get("/v1/lake@99999999/admin/status")) == (404, "NoSuchWarehouseException")
 
 
-def test_what_the_catalog_is_advised_can_be_called(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_duckdb_executes_the_calls_that_the_catalog_is_advised(lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
     old = datetime(2026, 1, 2, tzinfo=UTC)
     advice = advise_catalog(CatalogHealth(1, 1, 0, 10**6, 0, 10**6, old, old, 10**6, old, "1.0", ""))
     assert [one.action for one in advice] == ["expire", "cleanup"]
@@ -332,7 +340,7 @@ def test_what_the_catalog_is_advised_can_be_called(lake: TestLake, db: duckdb.Du
     assert lake.snapshots() == before
 
 
-def test_metrics_tell_of_the_lake(server: Server) -> None:
+def test_metrics_contain_the_gauges_of_the_lake(server: Server) -> None:
     """`tests/catalog/test_lake_measured.py` has the numbers."""
     names = ("tables", "snapshots", "data_files", "data_bytes", "small_files", "inlined_rows", "scheduled_files")
     wanted = {f"mergus_lake_{name}" for name in (*names, "deleted_rows_ratio", "measured_timestamp_seconds")}

@@ -31,7 +31,7 @@ def test_tables_are_listed_as_duckdb_makes_renames_and_drops_them(
     assert names(server, "listed") == ["z2"]
 
 
-def test_a_table_exists_or_not(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_head_request_tells_whether_a_table_exists(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA here; CREATE TABLE here.t(i INTEGER); CREATE VIEW here.v AS SELECT 1 AS i")
     where = f"{server.path('here')}/tables"
     assert server.http.head(f"{where}/t").status_code == 204
@@ -42,7 +42,7 @@ def test_a_table_exists_or_not(server: Server, db: duckdb.DuckDBPyConnection) ->
     assert server.http.head(f"{where}/t").status_code == 404
 
 
-def test_tables_of_a_namespace_that_is_not_there(server: Server) -> None:
+def test_listing_tables_of_a_missing_namespace_is_not_found(server: Server) -> None:
     answer = server.http.get(f"{server.path('nowhere')}/tables")
     assert error_of(answer) == (404, "NoSuchNamespaceException")
 
@@ -55,7 +55,9 @@ def test_a_parent_without_a_schema_has_no_tables(server: Server, db: duckdb.Duck
 
 
 @pytest.mark.parametrize("name", ["a/b", "with space", "do.t", "ünï", 'q"uote', "%2F", "x\x1fy"])
-def test_awkward_table_names(name: str, server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_tables_with_special_characters_in_their_names_are_listed(
+    name: str, server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     from urllib.parse import quote
 
     db.execute("CREATE SCHEMA IF NOT EXISTS awkward")
@@ -86,7 +88,7 @@ def test_ten_thousand_tables_page_correctly(tmp_path: Path) -> None:
         assert seen == wanted
 
 
-def test_a_token_of_another_namespace_or_listing_is_refused(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_page_token_of_another_namespace_or_listing_is_refused(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE SCHEMA one; CREATE TABLE one.a(i INTEGER); CREATE TABLE one.b(i INTEGER); CREATE SCHEMA two")
     url = f"{server.path('one')}/tables"
     token = server.http.get(url, params={"pageSize": 1}).json()["next-page-token"]

@@ -74,21 +74,23 @@ def test_tags_are_paged(server: Server) -> None:
         *("a%2Fb", "-a", ".", "..", "ünï", "a\0b", "a\nb", "a+b", "'; DROP TABLE x"),
     ],
 )
-def test_names_that_no_tag_can_have(name: str, server: Server, lake: TestLake) -> None:
+def test_an_invalid_tag_name_is_refused(name: str, server: Server, lake: TestLake) -> None:
     before = everything(lake)
     assert error_of(server.http.post(PATH, json={"name": name})) == (400, BAD)
     assert everything(lake) == before
 
 
 @pytest.mark.parametrize("name", ["a", "2024-01-01-release", "v42", "42nd", "A.b_c-d", "x" * 128, "2024-13-45"])
-def test_names_that_a_tag_can_have(name: str, server: Server) -> None:
+def test_a_valid_tag_name_is_accepted_and_usable_as_warehouse(name: str, server: Server) -> None:
     made(server, name)
     assert server.http.get(f"{PATH}/{name}").json()["name"] == name
     config = server.http.get("/v1/config", params={"warehouse": f"lake@{name}"})
     assert config.status_code == 200
 
 
-def test_what_is_refused(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_malformed_duplicate_and_dangling_tags_are_refused(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     made(server, "taken")
     db.execute("CREATE SCHEMA gone_soon; DROP SCHEMA gone_soon; CREATE SCHEMA after_it")
     gone = newest(lake) - 1
@@ -119,7 +121,7 @@ def test_what_is_refused(server: Server, lake: TestLake, db: duckdb.DuckDBPyConn
     assert everything(lake) == before
 
 
-def test_a_tag_of_a_snapshot_that_duckdb_expired_says_so(
+def test_a_tag_of_an_expired_snapshot_is_shown_without_a_snapshot_time(
     server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA tagged_then_expired")
@@ -132,7 +134,7 @@ def test_a_tag_of_a_snapshot_that_duckdb_expired_says_so(
     assert "expired" in answer.json()["error"]["message"]
 
 
-def test_tagged_snapshots_are_named_to_who_expires(server: Server, lake: TestLake) -> None:
+def test_tagged_snapshots_are_protected_from_expiry(server: Server, lake: TestLake) -> None:
     tag = made(server, "protected")
     made(server, "protected-too", **{"snapshot-id": 0})
     assert {0, tag["snapshot-id"]} <= asyncio.run(protected(lake))
@@ -151,7 +153,7 @@ async def protected(lake: TestLake) -> frozenset[int]:
         await pool.close()
 
 
-def test_a_retry_with_a_key_makes_it_once(server: Server) -> None:
+def test_a_retried_tag_creation_with_a_key_creates_it_once(server: Server) -> None:
     key = {"Idempotency-Key": "018f6e2a-7d50-7000-8000-000000000002"}
     first = server.http.post(PATH, json={"name": "once"}, headers=key)
     again = server.http.post(PATH, json={"name": "once"}, headers=key)

@@ -44,7 +44,9 @@ def fields(metadata: Json) -> list[str]:
     return [f["name"] for f in schema["fields"]]
 
 
-def test_config_tells_the_number_of_the_snapshot(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_config_of_a_past_warehouse_resolves_to_its_snapshot_id(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA config_one")
     one = newest(lake)
     db.execute("CREATE SCHEMA config_two")
@@ -69,7 +71,7 @@ def test_config_tells_the_number_of_the_snapshot(server: Server, lake: TestLake,
         *("0001-01-01T00:00:00+14:00", "a@b", "lake", "%00", "%2F", "1.0", "0x1", "'", "٣"),
     ],
 )
-def test_a_point_that_is_none_is_an_unknown_warehouse(point: str, server: Server) -> None:
+def test_an_invalid_point_in_time_is_an_unknown_warehouse(point: str, server: Server) -> None:
     for path in ("namespaces", "namespaces/main", "namespaces/main/tables", "namespaces/main/tables/t"):
         assert error_of(at(server, point, path)) == (404, NO_WAREHOUSE)
     config = server.http.get(f"/v1/config?warehouse=lake@{point}")
@@ -77,13 +79,13 @@ def test_a_point_that_is_none_is_an_unknown_warehouse(point: str, server: Server
 
 
 @pytest.mark.parametrize("other", ["other@0", "@0", "lakes@0", "lake @0", "s3:%2F%2Fother@0"])
-def test_another_warehouse_has_no_past_here(other: str, server: Server) -> None:
+def test_a_past_of_another_warehouse_is_an_unknown_warehouse(other: str, server: Server) -> None:
     assert error_of(server.http.get(f"/v1/{other}/namespaces")) == (404, NO_WAREHOUSE)
     answer = server.http.post(f"/v1/{other}/namespaces", json={"namespace": ["x"]})
     assert error_of(answer) == (404, NO_WAREHOUSE)
 
 
-def test_times_mean_the_last_snapshot_at_or_before(
+def test_a_time_selects_the_last_snapshot_at_or_before_it(
     server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA timed; CREATE TABLE timed.a(i INTEGER)")
@@ -109,7 +111,9 @@ def test_times_mean_the_last_snapshot_at_or_before(
     assert tables("2999-01-01") == ["a", "b"]
 
 
-def test_namespaces_and_tables_are_those_of_then(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_past_warehouse_shows_the_namespaces_and_tables_of_its_snapshot(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute('CREATE SCHEMA "then.below"; CREATE SCHEMA then_one; CREATE TABLE then_one.t(i INTEGER)')
     server.create("then_more", owner="me")
     one = newest(lake)
@@ -156,7 +160,9 @@ def test_namespaces_and_tables_are_those_of_then(server: Server, lake: TestLake,
     assert error_of(elsewhere) == (400, "BadRequestException")
 
 
-def test_metadata_is_that_of_then(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_past_warehouse_shows_the_table_metadata_of_its_snapshot(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA meta; CREATE TABLE meta.t(i INTEGER, s VARCHAR)")
     empty = newest(lake)
     db.execute("INSERT INTO meta.t SELECT range, 'x' FROM range(20)")
@@ -210,7 +216,9 @@ def test_metadata_is_that_of_then(server: Server, lake: TestLake, db: duckdb.Duc
     assert error_of(late) == (404, "NoSuchSnapshotException")
 
 
-def test_a_state_that_expires_is_gone_at_once(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_past_warehouse_is_gone_as_soon_as_its_snapshot_expires(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA expiring; CREATE TABLE expiring.t AS SELECT 1 AS i")
     one = newest(lake)
     db.execute("DROP TABLE expiring.t")
@@ -227,7 +235,7 @@ WRITES = [o for o in OPERATIONS if o.success is not None]
 
 @pytest.mark.parametrize("operation", WRITES, ids=lambda o: o.name)
 @pytest.mark.parametrize("point", ["0", "2999-01-01T00:00:00+00:00", "no-such-tag"])
-def test_nothing_is_written_there(
+def test_writes_to_a_past_warehouse_are_refused(
     operation: Operation, point: str, server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE TABLE IF NOT EXISTS main.t(i INTEGER)")
@@ -243,12 +251,12 @@ def test_nothing_is_written_there(
     assert everything(lake) == before
 
 
-def test_what_is_about_no_time_answers_there_as_well(server: Server) -> None:
+def test_admin_endpoints_without_a_point_in_time_work_in_a_past_warehouse(server: Server) -> None:
     for path in ("admin/listener", "admin/tags", "admin/namespaces/main/dropped"):
         assert at(server, 0, path).status_code == 200
 
 
-def test_views_and_functions_are_those_of_the_snapshot(
+def test_a_past_warehouse_shows_the_views_and_functions_of_its_snapshot(
     server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA seen; CREATE VIEW seen.a AS SELECT 1 AS x; CREATE MACRO seen.f(p) AS p + 1")
@@ -277,7 +285,9 @@ def test_views_and_functions_are_those_of_the_snapshot(
     assert error_of(at(server, one, "namespaces/seen/views/ours")) == (404, "NoSuchViewException")
 
 
-def test_a_view_that_was_broken_then_is_told(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_view_that_was_broken_at_a_past_snapshot_is_reported_as_broken(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA broken; CREATE TABLE broken.t(i INTEGER); CREATE VIEW broken.v AS SELECT * FROM broken.t")
     before = newest(lake)
     db.execute("DROP TABLE broken.t")
@@ -292,7 +302,7 @@ def test_a_view_that_was_broken_then_is_told(server: Server, lake: TestLake, db:
     assert "does not exist" in answer.json()["error"]["message"]
 
 
-def test_however_many_snapshots_are_asked_for_one_session_is_open(
+def test_views_of_many_snapshots_use_one_duckdb_session(
     server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA held; CREATE TABLE held.t(i INTEGER); CREATE VIEW held.v AS SELECT * FROM held.t")
@@ -313,7 +323,7 @@ def test_however_many_snapshots_are_asked_for_one_session_is_open(
     assert at(server, points[0], "namespaces/held/views/v").status_code == 200
 
 
-def test_what_no_snapshot_shows_any_more_is_forgotten(
+def test_versions_of_views_that_no_snapshot_shows_are_deleted(
     server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute("CREATE SCHEMA gone")

@@ -50,7 +50,7 @@ def pair(server: Server, bucket: Bucket) -> tuple[HandTable, HandTable]:
     return new_table(server, bucket, "one"), new_table(server, bucket, "other", "u")
 
 
-def test_both_or_neither(
+def test_a_transaction_commits_two_tables_in_one_snapshot(
     server: Server, lake: TestLake, pair: tuple[HandTable, HandTable], db: duckdb.DuckDBPyConnection
 ) -> None:
     one, other = pair
@@ -71,7 +71,7 @@ def test_both_or_neither(
     assert everything(lake) == state
 
 
-def test_one_requirement_fails_and_neither_is_changed(
+def test_a_transaction_with_a_failed_requirement_changes_no_table(
     server: Server, lake: TestLake, pair: tuple[HandTable, HandTable]
 ) -> None:
     one, other = pair
@@ -97,7 +97,7 @@ def test_one_requirement_fails_and_neither_is_changed(
     assert everything(lake) == before
 
 
-def test_what_is_no_transaction(server: Server, lake: TestLake, pair: tuple[HandTable, HandTable]) -> None:
+def test_a_malformed_transaction_is_refused(server: Server, lake: TestLake, pair: tuple[HandTable, HandTable]) -> None:
     one, _ = pair
     one.load()
     before = everything(lake)
@@ -112,7 +112,7 @@ def test_what_is_no_transaction(server: Server, lake: TestLake, pair: tuple[Hand
     assert everything(lake) == before
 
 
-def test_other_kinds_of_changes(
+def test_a_transaction_may_change_rows_schemas_and_properties(
     server: Server, lake: TestLake, pair: tuple[HandTable, HandTable], db: duckdb.DuckDBPyConnection
 ) -> None:
     """Rows for one, a column for the other; and several tables of which one only hears of it."""
@@ -137,7 +137,7 @@ def test_other_kinds_of_changes(
     assert load(server, "u", "other")["properties"]["noted"] == "yes"
 
 
-def test_a_reader_sees_both_or_neither(server: Server, lake: TestLake, bucket: Bucket) -> None:
+def test_a_reader_sees_all_changes_of_a_transaction_or_none(server: Server, lake: TestLake, bucket: Bucket) -> None:
     one, other = new_table(server, bucket, "left"), new_table(server, bucket, "right")
     stop = threading.Event()
     seen: list[tuple[int, int]] = []

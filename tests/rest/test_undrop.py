@@ -43,7 +43,7 @@ def bucket(lake: TestLake) -> Bucket:
     return Bucket(lake.settings)
 
 
-def test_a_dropped_table_is_listed_and_comes_back(
+def test_a_dropped_table_is_listed_and_can_be_undropped(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection
 ) -> None:
     table = new_table(server, bucket, "back")
@@ -85,7 +85,9 @@ def test_a_dropped_table_is_listed_and_comes_back(
     assert in_duckdb(lake, db, "back") == [*rows(1), *rows(5)]
 
 
-def test_the_newest_of_a_name_or_the_one_of_a_uuid(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_undrop_restores_the_newest_table_of_a_name_or_the_one_of_a_uuid(
+    server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA several")
     for n in range(3):
         db.execute(f"CREATE TABLE several.t AS SELECT {n} AS i; DROP TABLE several.t")
@@ -109,7 +111,9 @@ def test_the_newest_of_a_name_or_the_one_of_a_uuid(server: Server, db: duckdb.Du
     assert [x["name"] for x in dropped(server, "several")] == ["other", "t"]
 
 
-def test_what_cannot_come_back(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_an_undrop_that_is_impossible_is_refused_without_any_change(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA refused; CREATE TABLE refused.t AS SELECT 1 AS i; DROP TABLE refused.t")
     db.execute("CREATE TABLE refused.T(i INTEGER); CREATE VIEW refused.v AS SELECT 1 AS i")
     db.execute("CREATE TABLE refused.moved AS SELECT 1 AS i; ALTER TABLE refused.moved RENAME TO here")
@@ -135,7 +139,9 @@ def test_what_cannot_come_back(server: Server, lake: TestLake, db: duckdb.DuckDB
     assert everything(lake) == before
 
 
-def test_a_purged_or_expired_table_is_gone(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_purged_or_expired_table_cannot_be_undropped(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     assert server.create("final").status_code == 200
     assert create(server, "final", "t").status_code == 200
     assert server.http.delete(url(server, schema="final"), params={"purgeRequested": "true"}).status_code == 204
@@ -152,7 +158,9 @@ def test_a_purged_or_expired_table_is_gone(server: Server, lake: TestLake, db: d
     assert everything(lake) == before
 
 
-def test_the_time_of_the_drop_may_have_expired(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_dropped_table_is_listed_without_a_time_if_the_drop_snapshot_expired(
+    server: Server, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA timeless; CREATE TABLE timeless.t AS SELECT 1 AS i; DROP TABLE timeless.t")
     at = dropped(server, "timeless")[0]["dropped-at-snapshot"]
     db.execute("CREATE TABLE timeless.u(i INTEGER)")
@@ -164,7 +172,9 @@ def test_the_time_of_the_drop_may_have_expired(server: Server, db: duckdb.DuckDB
     assert load(server, schema="timeless")["current-snapshot-id"] == at - 1
 
 
-def test_a_retry_with_a_key_brings_it_back_once(server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+def test_a_retried_undrop_with_a_key_restores_the_table_once(
+    server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
+) -> None:
     db.execute("CREATE SCHEMA keyed; CREATE TABLE keyed.t AS SELECT 1 AS i; DROP TABLE keyed.t")
     key = {"Idempotency-Key": "018f6e2a-7d50-7000-8000-000000000001"}
     first = server.http.post(f"{where('keyed')}/undrop", json={"name": "t"}, headers=key)

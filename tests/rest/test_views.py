@@ -64,7 +64,7 @@ def register(server: Server, schema: str, view: str, location: str) -> httpx.Res
     return server.http.post(f"{server.path(schema)}/register-view", json=body)
 
 
-def test_the_operations_are_announced(server: Server) -> None:
+def test_the_view_operations_are_announced(server: Server) -> None:
     offered = server.http.get("/v1/config").json()["endpoints"]
     n = "/v1/{prefix}/namespaces/{namespace}"
     for endpoint in (
@@ -80,7 +80,7 @@ def test_the_operations_are_announced(server: Server) -> None:
         assert endpoint in offered
 
 
-def test_a_view_of_another_dialect_is_made_shown_and_dropped(server: Server, lake: TestLake, schema: str) -> None:
+def test_a_view_without_a_duckdb_text_makes_no_snapshot(server: Server, lake: TestLake, schema: str) -> None:
     before = lake.snapshots()
     made = create(server, schema, "v", spark=SPARK)
     # nothing that DuckDB could read: nothing in the lake
@@ -99,7 +99,7 @@ def test_a_view_of_another_dialect_is_made_shown_and_dropped(server: Server, lak
     assert lake.sql("SELECT FROM iceberg_view WHERE view_uuid = %s", made["view-uuid"]) == []
 
 
-def test_every_state_of_a_view_is_a_file(server: Server, schema: str, bucket: Bucket) -> None:
+def test_every_version_of_a_view_is_written_as_a_metadata_file(server: Server, schema: str, bucket: Bucket) -> None:
     create(server, schema, "v", spark=SPARK)
     first = get(server, schema, "v").json()
     second = commit(server, schema, "v", replace(schema, spark="SELECT 2")).json()
@@ -110,7 +110,7 @@ def test_every_state_of_a_view_is_a_file(server: Server, schema: str, bucket: Bu
     assert get(server, schema, "v").json() == second
 
 
-def test_versions_and_their_log_are_kept(server: Server, schema: str) -> None:
+def test_versions_of_a_view_and_its_version_log_are_kept(server: Server, schema: str) -> None:
     made = create(server, schema, "v", spark=SPARK)
     uuid = {"type": "assert-view-uuid", "uuid": made["view-uuid"]}
     answer = commit(server, schema, "v", replace(schema, spark="SELECT 2", trino="SELECT 3"), uuid)
@@ -125,7 +125,7 @@ def test_versions_and_their_log_are_kept(server: Server, schema: str) -> None:
     assert [e["version-id"] for e in load(server, schema, "v")["version-log"]] == [1, 2, 1]
 
 
-def test_a_request_that_changes_nothing_writes_nothing(server: Server, lake: TestLake, schema: str) -> None:
+def test_a_view_commit_without_changes_writes_nothing(server: Server, lake: TestLake, schema: str) -> None:
     made = create(server, schema, "v", duckdb="SELECT 1 AS i", spark=SPARK)
     before = everything(lake)
     same = [{"action": "assign-uuid", "uuid": made["view-uuid"]}, {"action": "set-properties", "updates": {}}]
@@ -134,7 +134,7 @@ def test_a_request_that_changes_nothing_writes_nothing(server: Server, lake: Tes
     assert everything(lake) == before
 
 
-def test_a_view_for_duckdb_is_a_row_of_ducklake(
+def test_a_view_with_a_duckdb_text_is_a_ducklake_view(
     server: Server, lake: TestLake, schema: str, db: duckdb.DuckDBPyConnection
 ) -> None:
     db.execute(f"CREATE TABLE {schema}.t (i INTEGER, s VARCHAR)")
@@ -205,7 +205,9 @@ def test_a_view_is_renamed_within_and_across_namespaces(
     assert db.execute(f"FROM {other}.theirs").fetchall() == [(5,)]
 
 
-def test_names_that_duckdb_would_look_for_elsewhere_are_not_moved(server: Server, lake: TestLake, schema: str) -> None:
+def test_a_view_with_unqualified_names_cannot_be_moved_to_another_namespace(
+    server: Server, lake: TestLake, schema: str
+) -> None:
     other = f"{schema}_o"
     server.create(other)
     create(server, schema, "v", duckdb="WITH c AS (SELECT 1) SELECT * FROM t, c")
@@ -219,7 +221,7 @@ def test_names_that_duckdb_would_look_for_elsewhere_are_not_moved(server: Server
     assert post(server, schema, wanted(other, "w", duckdb=f"SELECT * FROM {other}.t")).status_code == 200
 
 
-def test_tables_and_views_share_their_names(
+def test_tables_and_views_cannot_have_the_same_name(
     server: Server, lake: TestLake, schema: str, db: duckdb.DuckDBPyConnection
 ) -> None:
     other = f"{schema}_o"
@@ -279,7 +281,7 @@ def test_tables_and_views_share_their_names(
         db.execute(f"CREATE TABLE {schema}.d (i INTEGER)")
 
 
-def test_a_table_that_duckdb_makes_hides_a_view_that_duckdb_cannot_see(
+def test_a_table_created_by_duckdb_hides_a_view_of_the_same_name(
     server: Server, schema: str, db: duckdb.DuckDBPyConnection
 ) -> None:
     made = create(server, schema, "v", spark=SPARK)
@@ -378,7 +380,7 @@ def test_views_are_listed_in_pages(server: Server, schema: str, db: duckdb.DuckD
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_a_view_is_refused(server: Server, lake: TestLake, change: Json, problem: str) -> None:
+def test_a_malformed_create_view_request_is_refused(server: Server, lake: TestLake, change: Json, problem: str) -> None:
     server.create("refused")
     before = everything(lake)
     refused = post(server, "refused", {**wanted("refused", "v", spark=SPARK), **change})
@@ -406,7 +408,7 @@ def test_what_cannot_be_a_view_is_refused(server: Server, lake: TestLake, change
         ({"action": "drop"}, 400),
     ],
 )
-def test_a_change_that_cannot_be_is_refused(server: Server, lake: TestLake, updates: Any, status: int) -> None:
+def test_an_impossible_view_update_is_refused(server: Server, lake: TestLake, updates: Any, status: int) -> None:
     if server.create("changed").status_code == 200:
         create(server, "changed", "v", spark=SPARK)
     before = everything(lake)
@@ -415,7 +417,7 @@ def test_a_change_that_cannot_be_is_refused(server: Server, lake: TestLake, upda
     assert everything(lake) == before
 
 
-def test_what_a_change_relies_on_must_hold(server: Server, lake: TestLake, schema: str) -> None:
+def test_a_view_commit_with_a_failed_requirement_is_refused(server: Server, lake: TestLake, schema: str) -> None:
     made = create(server, schema, "v", spark=SPARK)
     before = everything(lake)
     updates = replace(schema, spark="SELECT 2")
@@ -432,7 +434,7 @@ def test_what_a_change_relies_on_must_hold(server: Server, lake: TestLake, schem
     assert commit(server, schema, "v", updates, held).status_code == 200
 
 
-def test_a_rename_to_nowhere_is_refused(server: Server, lake: TestLake, schema: str) -> None:
+def test_renaming_a_view_to_a_missing_namespace_is_refused(server: Server, lake: TestLake, schema: str) -> None:
     create(server, schema, "v", spark=SPARK)
     before = everything(lake)
     assert error_of(rename(server, (schema, "v"), ("nowhere", "v"))) == (404, NO_NAMESPACE)
@@ -442,7 +444,9 @@ def test_a_rename_to_nowhere_is_refused(server: Server, lake: TestLake, schema: 
     assert everything(lake) == before
 
 
-def test_a_metadata_file_becomes_a_view(server: Server, lake: TestLake, schema: str, bucket: Bucket) -> None:
+def test_a_view_is_registered_from_its_metadata_file(
+    server: Server, lake: TestLake, schema: str, bucket: Bucket
+) -> None:
     create(server, schema, "v", duckdb="SELECT 1 AS i", spark=SPARK)
     commit(server, schema, "v", replace(schema, duckdb="SELECT 2 AS i", spark=SPARK))
     was = get(server, schema, "v").json()
@@ -462,7 +466,7 @@ def test_a_metadata_file_becomes_a_view(server: Server, lake: TestLake, schema: 
         assert session.execute(f"FROM {schema}.w").fetchall() == [(2,)]
 
 
-def test_only_metadata_files_of_views_are_read_and_only_where_it_is_allowed(
+def test_registering_a_view_reads_only_view_metadata_at_allowed_locations(
     server: Server, lake: TestLake, schema: str, bucket: Bucket
 ) -> None:
     made = create(server, schema, "v", spark=SPARK)
@@ -493,7 +497,7 @@ def test_only_metadata_files_of_views_are_read_and_only_where_it_is_allowed(
     assert everything(lake) == before
 
 
-def test_a_key_makes_a_view_once(server: Server, lake: TestLake, schema: str) -> None:
+def test_a_retried_view_creation_with_a_key_creates_it_once(server: Server, lake: TestLake, schema: str) -> None:
     key = {"Idempotency-Key": new_key()}
     body = wanted(schema, "v", duckdb="SELECT 1 AS i")
     answers = [server.http.post(views.url(server, schema), json=body, headers=key) for _ in range(2)]
@@ -504,7 +508,7 @@ def test_a_key_makes_a_view_once(server: Server, lake: TestLake, schema: str) ->
     assert [a.status_code for a in gone] == [204, 204]
 
 
-def test_a_name_may_be_anything(server: Server, lake: TestLake, schema: str) -> None:
+def test_a_view_may_have_a_name_with_special_characters(server: Server, lake: TestLake, schema: str) -> None:
     for name in ("with space", "ü/%2F", 'q"uote', "a.b", "select"):
         made = create(server, schema, name, duckdb="SELECT 'it''s' AS s")
         assert load(server, schema, name) == made

@@ -39,7 +39,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestLake]:
         yield made
 
 
-def test_expired_keys_are_good_for_nothing_and_new_ones_are_to_be_had(server: Server) -> None:
+def test_expired_vended_keys_are_refused_and_new_ones_can_be_fetched(server: Server) -> None:
     before = time.time()
     first = load(server, "t")
     after = time.time()
@@ -63,7 +63,7 @@ def test_expired_keys_are_good_for_nothing_and_new_ones_are_to_be_had(server: Se
     assert client(entry["config"]).get_object(**target)["Body"].read()
 
 
-def test_keys_have_half_of_their_life_left_when_they_are_given_out(lake: TestLake) -> None:
+def test_vended_keys_have_at_least_half_of_their_lifetime_left(lake: TestLake) -> None:
     """As the server gives them, at a clock of the test's own."""
     clock = HandClock()
     vending = Vending(lake.settings, clock)
@@ -87,7 +87,7 @@ def test_keys_have_half_of_their_life_left_when_they_are_given_out(lake: TestLak
     asyncio.run(body())
 
 
-def test_a_long_read_by_spark_goes_on(lake: TestLake, server: Server) -> None:
+def test_a_spark_read_longer_than_the_lifetime_of_its_keys_succeeds(lake: TestLake, server: Server) -> None:
     """One task reads all files for longer than a key lives, so that it fetches new keys on the way."""
     name = spark.catalog(lake.settings, server.uri)
     conf = {
@@ -112,7 +112,7 @@ def test_a_long_read_by_spark_goes_on(lake: TestLake, server: Server) -> None:
     assert re.search(r'"operation": ?"loadCredentials"', server.log.read_text())
 
 
-def test_a_store_that_does_not_look_at_added_headers_gets_no_signatures(lake: TestLake) -> None:
+def test_requests_are_not_signed_for_a_store_that_ignores_added_headers(lake: TestLake) -> None:
     """This one takes a signed PUT for a copy if one says so later."""
     settings = lake.settings.model_copy(update={"remote_signing": True})
     found = asyncio.run(Signing(settings).proof(Location.parse(f"s3://{ministack.BUCKET}/probed")))

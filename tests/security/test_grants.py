@@ -53,7 +53,7 @@ def spaces(server: Server, **params: str) -> list[str]:
     return [".".join(levels) for levels in server.list(**params)]
 
 
-def test_listings_show_what_one_may_see(guarded: Guarded) -> None:
+def test_listings_show_only_what_the_caller_may_see(guarded: Guarded) -> None:
     caller = guarded.as_client(new_name(), "table:sales.t1:r", "table:sales.v2:r", "ns:sales.eu:w")
     assert spaces(caller) == ["sales"]
     assert spaces(caller, parent="sales") == ["sales.eu"]
@@ -68,7 +68,7 @@ def test_listings_show_what_one_may_see(guarded: Guarded) -> None:
     assert spaces(guarded.as_client(new_name())) == []
 
 
-def test_pages_are_of_what_one_may_see(guarded: Guarded) -> None:
+def test_paged_listings_show_only_what_the_caller_may_see(guarded: Guarded) -> None:
     caller = guarded.as_client(new_name(), *(f"table:sales.t{i}:r" for i in (0, 2, 4)))
     found: list[str] = []
     token = ""
@@ -79,7 +79,7 @@ def test_pages_are_of_what_one_may_see(guarded: Guarded) -> None:
     assert found == ["t0", "t2", "t4"]
 
 
-def test_a_table_is_loaded_by_those_alone_who_may(guarded: Guarded) -> None:
+def test_a_table_is_loaded_only_by_callers_with_a_read_grant(guarded: Guarded) -> None:
     """Also when its answer is ready for others."""
     path = f"{guarded.server.path('sales')}/tables/t1"
     reader = guarded.as_client(new_name(), "table:sales.t1:r")
@@ -93,7 +93,7 @@ def test_a_table_is_loaded_by_those_alone_who_may(guarded: Guarded) -> None:
     assert stranger.http.get(path, headers={"If-None-Match": etag}).status_code == 404
 
 
-def test_what_is_granted_and_taken_counts_at_once_in_every_process(guarded: Guarded, tmp_path: Path) -> None:
+def test_granted_and_revoked_privileges_take_effect_at_once_in_every_process(guarded: Guarded, tmp_path: Path) -> None:
     name = new_name()
     caller = guarded.as_client(name)
     path = f"{guarded.server.path('sales')}/tables/t3"
@@ -108,7 +108,7 @@ def test_what_is_granted_and_taken_counts_at_once_in_every_process(guarded: Guar
                 assert caller.http.get(uri + path).status_code == 404
 
 
-def test_who_administers_a_namespace_grants_what_is_in_it(guarded: Guarded) -> None:
+def test_a_namespace_administrator_grants_privileges_within_the_namespace_only(guarded: Guarded) -> None:
     name, other = new_name(), new_name()
     caller = guarded.as_client(name, "ns:sales:admin")
     for text, status in {
@@ -132,7 +132,7 @@ def test_who_administers_a_namespace_grants_what_is_in_it(guarded: Guarded) -> N
         assert error_of(answer) == (400, "BadRequestException")
 
 
-def test_who_administers_a_table_sees_how_it_is_and_not_how_the_lake_is(guarded: Guarded) -> None:
+def test_a_namespace_administrator_sees_the_health_of_its_tables_but_not_of_the_lake(guarded: Guarded) -> None:
     caller = guarded.as_client(new_name(), "ns:sales:admin", "ns:salesman:r")
     admin = "/v1/lake/admin"
     found = caller.http.get(f"{admin}/namespaces/sales/tables/t1/health")
@@ -144,7 +144,7 @@ def test_who_administers_a_table_sees_how_it_is_and_not_how_the_lake_is(guarded:
         assert guarded.admin.http.get(f"{admin}/{what}").status_code == 200
 
 
-def test_a_rename_drops_here_and_creates_there(guarded: Guarded) -> None:
+def test_a_rename_needs_drop_on_the_source_and_create_on_the_target(guarded: Guarded) -> None:
     guarded.lake.duckdb().execute("CREATE TABLE sales.moved(i INTEGER)").close()
 
     def move(*grants: str) -> int:
@@ -160,7 +160,7 @@ def test_a_rename_drops_here_and_creates_there(guarded: Guarded) -> None:
     assert move("table:sales.moved:drop", "ns:sales.us:create") == 204
 
 
-def test_a_transaction_is_refused_whole(guarded: Guarded) -> None:
+def test_a_transaction_is_refused_whole_if_one_table_may_not_be_written(guarded: Guarded) -> None:
     caller = guarded.as_client(new_name(), "table:sales.t1:rw", "table:sales.t2:r")
     change = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "v"}}]}
     before = commits.everything(guarded.lake)
@@ -171,7 +171,7 @@ def test_a_transaction_is_refused_whole(guarded: Guarded) -> None:
     assert commits.everything(guarded.lake) == before
 
 
-def test_a_name_may_be_granted_before_it_is_there(guarded: Guarded) -> None:
+def test_a_grant_may_name_a_table_that_does_not_exist_yet(guarded: Guarded) -> None:
     caller = guarded.as_client(new_name(), "table:sales.mine:rw")
     new: dict[str, Any] = {"name": "mine", "schema": commits.SCHEMA}
     assert caller.http.post(f"{caller.path('sales')}/tables", json=new).status_code == 200
@@ -181,7 +181,7 @@ def test_a_name_may_be_granted_before_it_is_there(guarded: Guarded) -> None:
     assert caller.http.delete(f"{caller.path('sales')}/tables/mine").status_code == 204
 
 
-def test_an_answer_is_not_replayed_to_one_who_may_not_any_more(guarded: Guarded) -> None:
+def test_an_idempotent_answer_is_not_replayed_after_the_grant_is_revoked(guarded: Guarded) -> None:
     name = new_name()
     caller = guarded.as_client(name, "ns:sales:w")
     headers = {"Idempotency-Key": new_key()}
@@ -196,7 +196,7 @@ def test_an_answer_is_not_replayed_to_one_who_may_not_any_more(guarded: Guarded)
     assert error_of(other.http.post(path, json=body, headers=headers)) == (409, "ConflictException")
 
 
-def test_a_table_that_was_moved_away_is_not_read_by_the_name_that_it_had(guarded: Guarded) -> None:
+def test_a_table_moved_out_of_a_granted_namespace_cannot_be_read_in_the_past(guarded: Guarded) -> None:
     db = guarded.lake.duckdb()
     db.execute("CREATE TABLE sales.public_once(i INTEGER)").execute("INSERT INTO sales.public_once VALUES (1)")
     ((then,),) = guarded.lake.sql("SELECT max(snapshot_id) FROM ducklake_snapshot")
@@ -215,7 +215,7 @@ def test_a_table_that_was_moved_away_is_not_read_by_the_name_that_it_had(guarded
     db.close()
 
 
-def test_what_was_dropped_elsewhere_is_not_registered_here(guarded: Guarded) -> None:
+def test_a_table_dropped_in_another_namespace_cannot_be_registered_without_a_grant_on_it(guarded: Guarded) -> None:
     guarded.lake.duckdb().execute("CREATE TABLE secret.gone AS SELECT 7 AS i").close()
     location = guarded.admin.http.get(f"{guarded.admin.path('secret')}/tables/gone").json()["metadata-location"]
     assert guarded.admin.http.delete(f"{guarded.admin.path('secret')}/tables/gone").status_code == 204
@@ -228,7 +228,7 @@ def test_what_was_dropped_elsewhere_is_not_registered_here(guarded: Guarded) -> 
     assert both.http.post(f"{both.path('sales')}/register", json=body).status_code == 200
 
 
-def test_a_view_file_of_the_lake_is_read_by_those_who_may_read_the_lake(guarded: Guarded) -> None:
+def test_a_dropped_view_is_registered_only_by_callers_who_may_read_the_lake(guarded: Guarded) -> None:
     new = {"name": "hidden", "schema": SCHEMA, "view-version": version("secret", spark="SELECT 1"), "properties": {}}
     made = guarded.admin.http.post(f"{guarded.admin.path('secret')}/views", json=new)
     location = made.json()["metadata-location"]
@@ -242,7 +242,7 @@ def test_a_view_file_of_the_lake_is_read_by_those_who_may_read_the_lake(guarded:
 # --- the audit log
 
 
-def test_who_did_what_is_written_down(guarded: Guarded) -> None:
+def test_the_audit_log_records_who_did_what(guarded: Guarded) -> None:
     name = new_name()
     caller = guarded.as_client(name, "ns:sales:rw")
     request_id = f"audited-{name}"
@@ -273,13 +273,13 @@ def test_who_did_what_is_written_down(guarded: Guarded) -> None:
     assert page["next-page-token"]
 
 
-def test_nothing_secret_is_in_it(guarded: Guarded) -> None:
+def test_the_audit_log_contains_no_secrets(guarded: Guarded) -> None:
     rows = str(guarded.lake.sql("SELECT * FROM audit"))
     assert access.SECRET not in rows
     assert "eyJ" not in rows
 
 
-def test_it_is_kept_for_a_while(guarded: Guarded, tmp_path: Path) -> None:
+def test_audit_entries_are_deleted_after_their_retention(guarded: Guarded, tmp_path: Path) -> None:
     guarded.lake.sql("UPDATE audit SET made_at = made_at - interval '1 hour'")
     with servers.server(guarded.lake.settings, tmp_path, auth="oauth2", audit_seconds=1800) as short:
         headers = {"Authorization": guarded.admin.http.headers["authorization"]}
@@ -295,7 +295,7 @@ def test_it_is_kept_for_a_while(guarded: Guarded, tmp_path: Path) -> None:
         assert guarded.lake.sql("SELECT count(*) FROM audit") == [(before,)]
 
 
-def test_many_who_are_nobody_do_not_fill_it(guarded: Guarded) -> None:
+def test_unauthenticated_requests_do_not_flood_the_audit_log(guarded: Guarded) -> None:
     ((before,),) = guarded.lake.sql("SELECT count(*) FROM audit")
     start = time.monotonic()
     for _ in range(200):
@@ -308,7 +308,7 @@ def test_many_who_are_nobody_do_not_fill_it(guarded: Guarded) -> None:
 # --- what needs no token
 
 
-def test_what_is_told_without_a_token(guarded: Guarded) -> None:
+def test_a_request_without_a_token_sees_only_the_prefix_in_the_config(guarded: Guarded) -> None:
     http = guarded.server.http
     told = http.get("/v1/config", params={"warehouse": "lake"}).json()
     assert told["overrides"] == {"prefix": "lake"}
@@ -320,13 +320,13 @@ def test_what_is_told_without_a_token(guarded: Guarded) -> None:
     assert guarded.as_client(new_name(), "ns:sales:*").http.get("/metrics").status_code == 403
 
 
-def test_metrics_are_for_everybody_if_it_is_said(guarded: Guarded, tmp_path: Path) -> None:
+def test_metrics_are_public_if_configured(guarded: Guarded, tmp_path: Path) -> None:
     with servers.server(guarded.lake.settings, tmp_path, auth="oauth2", metrics_public=True) as server:
         assert server.http.get("/metrics").status_code == 200
         assert server.http.get("/v1/lake/namespaces").status_code == 401
 
 
-def test_principals_are_in_ducklakes_own_history(guarded: Guarded) -> None:
+def test_the_principal_of_a_commit_is_the_author_of_its_ducklake_snapshot(guarded: Guarded) -> None:
     name = new_name()
     caller = guarded.as_client(name, "ns:sales:create")
     new = {"name": f"by_{name}", "schema": commits.SCHEMA}

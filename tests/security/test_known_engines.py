@@ -119,7 +119,7 @@ def numbers(*values: int) -> pa.Table:
     return pa.table({"i": pa.array(values, pa.int64())})
 
 
-def test_pyiceberg(known: Known, table: str) -> None:
+def test_pyiceberg_reads_and_writes_as_an_authenticated_client_within_its_grants(known: Known, table: str) -> None:
     writer = known.pyiceberg(known.client("ns:sales:rw"))
     assert writer.list_namespaces() == [("sales",)]
     loaded = writer.load_table(("sales", table))
@@ -144,7 +144,9 @@ def test_pyiceberg(known: Known, table: str) -> None:
     assert rows(known.lake, table) == [*range(5, 21), 100]
 
 
-def test_duckdbs_iceberg_extension(known: Known, table: str) -> None:
+def test_duckdbs_iceberg_extension_reads_and_writes_as_an_authenticated_client_within_its_grants(
+    known: Known, table: str
+) -> None:
     with known.duckdb(known.client("ns:sales:rw")) as db:
         assert db.execute(f"SELECT i FROM ice.sales.{table} ORDER BY i").fetchall() == [(i,) for i in range(21)]
         db.execute(f"INSERT INTO ice.sales.{table} VALUES (100)")
@@ -158,7 +160,7 @@ def test_duckdbs_iceberg_extension(known: Known, table: str) -> None:
     assert rows(known.lake, table) == [*range(21), 100]
 
 
-def test_spark(known: Known, table: str) -> None:
+def test_spark_reads_and_writes_as_an_authenticated_client_within_its_grants(known: Known, table: str) -> None:
     run = spark.session().sql
     catalog = known.spark(known.client("ns:sales:rw"))
     name = f"{catalog}.sales.{table}"
@@ -177,7 +179,7 @@ def test_spark(known: Known, table: str) -> None:
     assert rows(known.lake, table) == [*range(5, 21), 100]
 
 
-def test_roles_of_the_issuer_are_granted_to(guarded: Guarded, issuer: Issuer, table: str) -> None:
+def test_grants_to_a_role_of_the_issuer_apply_to_its_members(guarded: Guarded, issuer: Issuer, table: str) -> None:
     name = f"engine-{uuid4().hex[:8]}"
     guarded.grant(f"role:{name}-analysts", f"table:sales.{table}:r")
     token = issuer.token(sub=name, roles=[f"{name}-analysts", "other"])

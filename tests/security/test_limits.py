@@ -68,13 +68,13 @@ def schema(levels: int) -> str:
     return "".join(opening) + '"int"' + "}]}" * levels
 
 
-def test_operations_with_a_body_are_known_to_be() -> None:
+def test_the_tested_operations_with_a_body_include_the_write_operations() -> None:
     assert {"createTable", "updateTable", "commitTransaction", "reportMetrics"} <= {o.name for o in WITH_BODY}
 
 
 class TestDepthOfABody:
     @pytest.mark.parametrize("operation", WITH_BODY, ids=lambda o: o.name)
-    def test_is_bounded_for_every_operation(self, operation: Operation, server: Server) -> None:
+    def test_a_body_nested_too_deep_is_refused_by_every_operation(self, operation: Operation, server: Server) -> None:
         path = operation.path.format(**NAMED)
         for levels in DEPTHS:
             for body in (lists(levels), objects(levels), f'{{"more":{lists(levels)}}}', "[" * levels):
@@ -82,7 +82,7 @@ class TestDepthOfABody:
                 assert error_of(answer) == BAD, levels
                 assert "deeper than" in answer.json()["error"]["message"]
 
-    def test_is_counted_over_all_parts_of_a_body(self, server: Server) -> None:
+    def test_the_depth_of_a_chunked_body_is_counted_over_all_chunks(self, server: Server) -> None:
         body = f'{{"namespace":["parts"],"more":{objects(300)}}}'.encode()
         for size in (1, 7, 100):
             parts = (body[at : at + size] for at in range(0, len(body), size))
@@ -90,14 +90,14 @@ class TestDepthOfABody:
             assert error_of(answer) == BAD
         assert server.http.head(server.path("parts")).status_code == 404
 
-    def test_may_be_what_can_be_said_again(self, server: Server) -> None:
+    def test_a_body_at_the_depth_limit_and_brackets_in_strings_are_accepted(self, server: Server) -> None:
         """And brackets in texts, or beside each other, are no depth."""
         many = '{"a":["[[["]},' * 1000
         for number, more in enumerate((lists(MAX_DEPTH - 1), json.dumps("[{" * 1000), f"[{many}1]", r'"\"[[[[\\"')):
             body = f'{{"namespace":["deep_{number}"],"more":{more}}}'
             assert post(server, server.namespaces, body).status_code == 200
 
-    def test_of_an_expression_that_is_kept_is_shown_again(self, server: Server) -> None:
+    def test_reports_with_the_deepest_accepted_filter_can_be_listed(self, server: Server) -> None:
         report = (
             '{"report-type":"scan-report","table-name":"t","snapshot-id":1,"filter":%s,"schema-id":0,'
             '"projected-field-ids":[],"projected-field-names":[],"metrics":{}}'
@@ -114,7 +114,7 @@ class TestDepthOfABody:
             st.none() | st.text('a"\\[]{}é', max_size=8), lambda x: st.lists(x) | st.dictionaries(st.text('"\\[{'), x)
         )
     )
-    def test_is_that_of_the_parsed_body(self, value: Any) -> None:
+    def test_the_measured_depth_is_that_of_the_parsed_json(self, value: Any) -> None:
         def levels(value: Any) -> int:
             match value:
                 case dict() | list():
@@ -126,7 +126,7 @@ class TestDepthOfABody:
             assert depth(text.encode(), 10_000) == levels(value)
 
     @given(st.binary(), st.lists(st.integers(0, 100)))
-    def test_of_anything_at_all_can_be_measured(self, text: bytes, cuts: list[int]) -> None:
+    def test_the_depth_of_any_bytes_can_be_measured(self, text: bytes, cuts: list[int]) -> None:
         assert depth(text, 10_000) >= 0
         nesting = Nesting()
         for cut in cuts:
@@ -135,7 +135,7 @@ class TestDepthOfABody:
 
 class TestDepthOfASchema:
     @pytest.mark.parametrize("levels", [2, 50, MAX_SCHEMA_DEPTH])
-    def test_is_shown_again(self, levels: int, server: Server, lake: TestLake) -> None:
+    def test_a_schema_at_the_depth_limit_is_stored_and_shown(self, levels: int, server: Server, lake: TestLake) -> None:
         ns = server.path("deep")
         created = post(server, f"{ns}/tables", f'{{"name":"d{levels}","schema":{schema(levels)}}}')
         assert created.status_code == 200, created.text
@@ -149,7 +149,7 @@ class TestDepthOfASchema:
             assert db.execute(f"SELECT count(*) FROM deep.d{levels}").fetchall() == [(0,)]
 
     @pytest.mark.parametrize("levels", [MAX_SCHEMA_DEPTH + 1, 84, 100, 300, 1000, 30_000])
-    def test_is_bounded(self, levels: int, server: Server, lake: TestLake) -> None:
+    def test_a_schema_nested_too_deep_is_refused(self, levels: int, server: Server, lake: TestLake) -> None:
         before = lake.snapshots()
         ns, deep = server.path("deep"), schema(levels)
         view = json.dumps({**views.wanted("deep", "w", spark="SELECT 1"), "schema": None})
@@ -164,7 +164,7 @@ class TestDepthOfASchema:
         assert lake.snapshots() == before
 
     @pytest.mark.parametrize("levels", [MAX_SCHEMA_DEPTH, MAX_SCHEMA_DEPTH + 1, 120])
-    def test_of_duckdb_is_shown_or_refused(
+    def test_a_deep_schema_of_duckdb_is_shown_or_refused(
         self, levels: int, server: Server, lake: TestLake, db: duckdb.DuckDBPyConnection
     ) -> None:
         kind = "STRUCT(f " * (levels - 1) + "INTEGER" + ")" * (levels - 1)
@@ -212,7 +212,9 @@ class TestDepthOfAnAvroSchema:
 
     @pytest.mark.parametrize("whole_list", [False, True])
     @pytest.mark.parametrize("levels", [1, 100, 600, 1000, 1023, 2000, 100_000])
-    def test_is_read_or_refused(self, levels: int, whole_list: bool, table: HandTable, lake: TestLake) -> None:
+    def test_an_avro_schema_with_deeply_wrapped_types_is_read_or_refused(
+        self, levels: int, whole_list: bool, table: HandTable, lake: TestLake
+    ) -> None:
         def types(kind: Any) -> str:
             return '{"type":' * levels + json.dumps(kind) + "}" * levels
 
@@ -225,7 +227,9 @@ class TestDepthOfAnAvroSchema:
             assert lake.snapshots() == before
 
     @pytest.mark.parametrize("opening", ['{"type":"array","items":', '{"type":"map","values":', "["])
-    def test_of_a_type_that_does_not_fit_is_refused(self, opening: str, table: HandTable, lake: TestLake) -> None:
+    def test_an_avro_schema_with_a_deep_unsuitable_type_is_refused(
+        self, opening: str, table: HandTable, lake: TestLake
+    ) -> None:
         before = lake.snapshots()
         for levels in (1, 100, 1000, 100_000):
             closing = ("]" if opening == "[" else "}") * levels
@@ -284,7 +288,7 @@ class TestHead:
         assert error["code"] == status
         assert error["type"] == {431: "RequestHeaderFieldsTooLargeException", 400: "BadRequestException"}[status]
 
-    def test_of_the_usual_size_is_taken(self, server: Server) -> None:
+    def test_a_request_head_below_the_limits_is_accepted(self, server: Server) -> None:
         many = b"".join(b"X-%d: y\r\n" % n for n in range(MAX_HEADERS - 2))
         large = b"Authorization: Bearer " + b"x" * (MAX_HEAD_BYTES - 200) + b"\r\n"
         for more in (many, large):
@@ -292,19 +296,19 @@ class TestHead:
                 wire.send(START + more + END)
                 assert wire.answer()[0] == 200
 
-    def test_with_too_many_headers_is_refused(self, server: Server) -> None:
+    def test_a_request_head_with_too_many_headers_is_refused(self, server: Server) -> None:
         with Wire(server) as wire:
             wire.send(START + b"".join(b"X-%d: y\r\n" % n for n in range(MAX_HEADERS + 1)) + END)
             self.refused(wire)
 
     @pytest.mark.parametrize("size", [MAX_HEAD_BYTES + 1, 200_000])
-    def test_that_is_too_large_is_refused(self, size: int, server: Server) -> None:
+    def test_a_request_head_that_is_too_large_is_refused(self, size: int, server: Server) -> None:
         for head in (START + b"X: " + b"y" * size + b"\r\n", b"GET /" + b"y" * size + b" HTTP/1.1\r\nHost: x\r\n"):
             with Wire(server) as wire:
                 wire.send(head + END)
                 self.refused(wire)
 
-    def test_made_of_many_headers_that_are_too_large_together_is_refused(self, server: Server) -> None:
+    def test_a_request_head_whose_headers_are_too_large_together_is_refused(self, server: Server) -> None:
         with Wire(server) as wire:
             wire.send(START + b"".join(b"X-%d: %s\r\n" % (n, b"y" * 1000) for n in range(MAX_HEADERS - 10)) + END)
             self.refused(wire)
@@ -319,7 +323,7 @@ class TestHead:
         ],
         ids=["value", "name", "path", "trailer"],
     )
-    def test_that_never_ends_is_not_waited_for(self, start: bytes, server: Server) -> None:
+    def test_a_request_head_that_never_ends_is_cut_off(self, start: bytes, server: Server) -> None:
         """Nor kept: 64 MB of it would be."""
         with Wire(server) as wire:
             part = b"y" * 65536
@@ -328,7 +332,7 @@ class TestHead:
             assert time.monotonic() - began < 20
         assert server.http.get("/healthz").status_code == 200
 
-    def test_of_a_later_request_is_bounded_too(self, server: Server) -> None:
+    def test_the_head_of_a_later_request_on_a_connection_is_limited(self, server: Server) -> None:
         with Wire(server) as wire:
             for _ in range(3):
                 wire.send(START + b"X: " + b"y" * 50_000 + b"\r\n\r\n")
@@ -340,13 +344,13 @@ class TestHead:
             wire.send(START + b"X: " + b"y" * 70_000 + b"\r\n\r\n")
             self.refused(wire)
 
-    def test_that_is_not_http_is_refused_in_our_words(self, server: Server) -> None:
+    def test_bytes_that_are_not_http_get_an_iceberg_error(self, server: Server) -> None:
         for said in (b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", START + b"No colon\r\n\r\n"):
             with Wire(server) as wire:
                 wire.send(said)
                 self.refused(wire, 400)
 
-    def test_says_nothing_of_how_large_a_body_may_be(self, server: Server) -> None:
+    def test_the_limit_of_the_head_does_not_limit_the_body(self, server: Server) -> None:
         body = json.dumps({"namespace": ["large"], "properties": {"a": "x" * 1_000_000}}).encode()
         parts = (body[at : at + 100_000] for at in range(0, len(body), 100_000))
         assert server.http.post(server.namespaces, content=parts, headers=JSON).status_code == 200

@@ -76,7 +76,7 @@ def adding(table: HandTable, *paths: str) -> list[dict[str, Any]]:
 # --- changing a table that is there
 
 
-def test_a_place_and_files_in_it_in_one_commit(
+def test_a_commit_cannot_claim_the_location_of_another_table_and_add_its_files(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str, place: str
 ) -> None:
     victim, table = new_table(server, bucket, schema, "victim"), new_table(server, bucket, schema)
@@ -96,7 +96,9 @@ def test_a_place_and_files_in_it_in_one_commit(
     assert in_duckdb(lake, db, schema) == rows(5)
 
 
-def test_step_by_step(server: Server, lake: TestLake, bucket: Bucket, schema: str, place: str) -> None:
+def test_a_table_cannot_reach_the_location_of_another_in_several_steps(
+    server: Server, lake: TestLake, bucket: Bucket, schema: str, place: str
+) -> None:
     """Each place that it had is no help in getting at the next."""
     victim = new_table(server, bucket, schema, "victim", location=f"{place}/victim")
     table = new_table(server, bucket, schema, location=f"{place}/table")
@@ -114,7 +116,7 @@ def test_step_by_step(server: Server, lake: TestLake, bucket: Bucket, schema: st
 
 
 @pytest.mark.parametrize("key", ["write.data.path", "write.metadata.path", "write.object-storage.path"])
-def test_what_another_has_chosen_by_a_property_is_its_own(
+def test_a_location_that_another_table_set_by_a_property_cannot_be_claimed(
     server: Server, lake: TestLake, bucket: Bucket, schema: str, place: str, key: str
 ) -> None:
     chosen = f"{place}/chosen"
@@ -126,7 +128,9 @@ def test_what_another_has_chosen_by_a_property_is_its_own(
         assert error_of(create(server, schema, "more", location=target)) == BAD
 
 
-def test_two_tables_of_one_transaction(server: Server, lake: TestLake, bucket: Bucket, schema: str, place: str) -> None:
+def test_two_tables_of_one_transaction_cannot_claim_overlapping_locations(
+    server: Server, lake: TestLake, bucket: Bucket, schema: str, place: str
+) -> None:
     one, two = (new_table(server, bucket, schema, name) for name in ("one", "two"))
     before = everything(lake)
     for first, second in ((place, place), (place, f"{place}/below"), (f"{place}/below/x", f"{place}/below")):
@@ -143,7 +147,7 @@ def test_two_tables_of_one_transaction(server: Server, lake: TestLake, bucket: B
     assert everything(lake) == before
 
 
-def test_of_those_who_take_a_place_at_once_one_gets_it(
+def test_one_of_several_concurrent_claims_of_a_location_succeeds(
     server: Server, lake: TestLake, bucket: Bucket, schema: str, place: str
 ) -> None:
     tables = [new_table(server, bucket, schema, f"t{n}") for n in range(6)]
@@ -160,7 +164,7 @@ def test_of_those_who_take_a_place_at_once_one_gets_it(
     assert lake.sql("SELECT count(*) FROM table_location WHERE location = %s", place) == [(1,)]
 
 
-def test_a_place_that_is_not_allowed_any_more(
+def test_a_table_at_a_location_that_is_no_longer_allowed_is_readable_but_not_extended(
     server: Server, lake: TestLake, bucket: Bucket, tmp_path_factory: pytest.TempPathFactory, schema: str, place: str
 ) -> None:
     """Settings count at every commit. What is there can still be read, and written where all tables have theirs."""
@@ -179,7 +183,7 @@ def test_a_place_that_is_not_allowed_any_more(
 # --- promises
 
 
-def test_a_place_that_was_promised_and_is_another_tables_by_now(
+def test_a_staged_table_whose_location_another_table_took_cannot_be_committed(
     server: Server, lake: TestLake, bucket: Bucket, schema: str, place: str
 ) -> None:
     assert server.create(schema).status_code == 200
@@ -210,7 +214,7 @@ def test_a_place_that_was_promised_and_is_another_tables_by_now(
 # --- files that were another's
 
 
-def test_h22_a_directory_that_a_dropped_table_had(
+def test_h22_a_new_table_in_the_directory_of_a_dropped_one_cannot_add_its_files(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     """The new table has the directory of the old one, and none of its files."""
@@ -227,7 +231,7 @@ def test_h22_a_directory_that_a_dropped_table_had(
     refused(lake, table, action("set-location", location=theirs.rpartition("/")[0]))
 
 
-def test_h22_a_directory_that_a_renamed_table_has(
+def test_h22_a_new_table_in_the_directory_of_a_renamed_one_cannot_add_its_files(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     db.execute(f"CREATE SCHEMA {schema}")
@@ -257,7 +261,7 @@ def ducks_file(lake: TestLake, schema: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["live", "dropped", "purged"])
-def test_files_of_another_that_lie_in_no_ones_location(
+def test_a_file_of_another_table_in_an_allowed_location_cannot_be_added(
     server: Server, lake: TestLake, bucket: Bucket, schema: str, place: str, how: str
 ) -> None:
     """Added from an allowed place that is no table's: what one has, or had, no other adopts until it is dropped."""
@@ -283,7 +287,7 @@ def bucket_size(bucket: Bucket, address: str) -> int:
     return len(bucket.get(address))
 
 
-def test_files_of_ours_are_nobodys_to_add(
+def test_files_that_mergus_wrote_cannot_be_added_by_clients(
     server: Server, lake: TestLake, bucket: Bucket, db: duckdb.DuckDBPyConnection, schema: str
 ) -> None:
     """Rows that DuckDB keeps in Postgres are shown as files in the table's own directory."""
@@ -298,7 +302,7 @@ def test_files_of_ours_are_nobodys_to_add(
     assert "only the server makes" in refused(lake, table, *adding(table, held))
 
 
-def test_a_table_comes_back_only_to_a_place_that_is_its_own_still(
+def test_a_table_cannot_be_undropped_to_a_location_that_another_table_took(
     server: Server, lake: TestLake, bucket: Bucket, schema: str, place: str
 ) -> None:
     new_table(server, bucket, schema, "old", location=f"{place}/old")
@@ -312,7 +316,7 @@ def test_a_table_comes_back_only_to_a_place_that_is_its_own_still(
     assert server.http.post(undrop, json={"name": "old"}).status_code == 200
 
 
-def test_a_view_takes_no_directory_of_a_table(
+def test_a_registered_view_cannot_claim_the_directory_of_a_table(
     server: Server, lake: TestLake, bucket: Bucket, schema: str, place: str
 ) -> None:
     """Who registers a view says what its uuid is, and with it which directory it has."""

@@ -319,7 +319,9 @@ def may_use(scene: Scene, entry: str) -> str:
 
 
 @pytest.mark.parametrize("entry", DIRECTORIES)
-def test_directories(scene: Scene, watching: Callable[[], list[tuple[str, str]]], entry: str) -> None:
+def test_a_directory_outside_the_allowed_locations_is_refused_wherever_a_client_sends_it(
+    scene: Scene, watching: Callable[[], list[tuple[str, str]]], entry: str
+) -> None:
     for name, attack in {**ATTACKS, **ABOVE}.items():
         place = attack(scene, may_use(scene, entry))
         answer = DIRECTORIES[entry](scene, place)
@@ -329,7 +331,9 @@ def test_directories(scene: Scene, watching: Callable[[], list[tuple[str, str]]]
 
 
 @pytest.mark.parametrize("entry", FILES)
-def test_files(scene: Scene, watching: Callable[[], list[tuple[str, str]]], entry: str) -> None:
+def test_a_file_outside_the_allowed_locations_is_refused_and_not_read(
+    scene: Scene, watching: Callable[[], list[tuple[str, str]]], entry: str
+) -> None:
     ending, send = FILES[entry]
     token = f"secret-{uuid4().hex}"
     for name, attack in ATTACKS.items():
@@ -346,7 +350,7 @@ def test_files(scene: Scene, watching: Callable[[], list[tuple[str, str]]], entr
     assert [(method, path) for method, path in watching() if token in path and method != "PUT"] == []
 
 
-def test_what_is_watched_is_seen(scene: Scene) -> None:
+def test_the_watched_store_records_every_read(scene: Scene) -> None:
     """Else nothing above would mean anything."""
     table, mark = new_table(scene.server, scene.bucket, "watched"), len(scene.requests)
     table.append(1)

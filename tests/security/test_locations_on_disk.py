@@ -180,7 +180,7 @@ def unchanged(scene: Scene) -> Iterator[None]:
 
 @pytest.mark.parametrize("entry", FILES)
 @pytest.mark.usefixtures("unchanged")
-def test_files(scene: Scene, entry: str) -> None:
+def test_a_file_reached_through_a_link_or_another_spelling_is_refused_and_not_opened(scene: Scene, entry: str) -> None:
     for name, attack in ATTACKS.items():
         place, directory = attack(scene)
         answer = FILES[entry](scene, f"{place}/{scene.pipe(directory)}")
@@ -195,14 +195,14 @@ def test_files(scene: Scene, entry: str) -> None:
 
 @pytest.mark.parametrize("entry", DIRECTORIES)
 @pytest.mark.usefixtures("unchanged")
-def test_directories(scene: Scene, entry: str) -> None:
+def test_a_directory_reached_through_a_link_or_another_spelling_is_refused(scene: Scene, entry: str) -> None:
     for name, attack in ATTACKS.items():
         place, _ = attack(scene)
         answer = DIRECTORIES[entry](scene, place)
         assert error_of(answer) == BAD, (name, place, answer.text)
 
 
-def test_what_is_its_own_may_be_spelled_in_every_way(scene: Scene) -> None:
+def test_every_spelling_of_a_path_within_the_table_location_is_accepted(scene: Scene) -> None:
     """And a link within it is no way out."""
     server, lake = scene.server, scene.lake
     table = new_table(server, cast(Bucket, Disk()), "spelled")
@@ -219,7 +219,7 @@ def test_what_is_its_own_may_be_spelled_in_every_way(scene: Scene) -> None:
         assert in_duckdb(lake, db, "spelled") == [*rows(0), *rows(10), *rows(20)]
 
 
-def test_who_opens_a_pipe_waits(scene: Scene) -> None:
+def test_opening_a_named_pipe_blocks_the_request(scene: Scene) -> None:
     """Else nothing above would mean anything."""
     directory = Path(plain(scene.own.location)) / "metadata"
     place = f"file://{directory}/{scene.pipe(directory)}"

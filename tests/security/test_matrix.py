@@ -193,12 +193,12 @@ def needs_token(operation: Operation) -> bool:
     return operation.asks_for_token(load_settings())
 
 
-def test_every_operation_is_asked() -> None:
+def test_the_matrix_has_a_request_for_every_operation() -> None:
     assert {operation.name for operation in OPERATIONS} <= REQUESTS.keys()
 
 
 @every_operation
-def test_nobody_gets_in_without_a_good_token(
+def test_every_operation_refuses_missing_and_invalid_tokens(
     operation: Operation, guarded: Guarded, bad_tokens: dict[str, str]
 ) -> None:
     before = commits.everything(guarded.lake)
@@ -222,7 +222,7 @@ def test_nobody_gets_in_without_a_good_token(
 
 
 @every_operation
-def test_who_may_read_may_do_nothing_else(operation: Operation, guarded: Guarded, reader: Server) -> None:
+def test_a_reader_can_use_read_operations_only(operation: Operation, guarded: Guarded, reader: Server) -> None:
     before = commits.everything(guarded.lake)
     answer = send(reader, operation)
     if operation.name == "signRequest":
@@ -239,7 +239,7 @@ def test_who_may_read_may_do_nothing_else(operation: Operation, guarded: Guarded
 
 @every_operation
 @pytest.mark.parametrize("who", ["stranger", "pinned"])
-def test_who_may_do_everything_elsewhere_sees_nothing_here(
+def test_a_client_with_grants_elsewhere_sees_nothing_of_this_namespace(
     operation: Operation, who: str, guarded: Guarded, request: pytest.FixtureRequest
 ) -> None:
     caller: Server = request.getfixturevalue(who)
@@ -282,7 +282,9 @@ def send_absent(server: Server, operation: Operation) -> httpx.Response | None:
 
 
 @every_operation
-def test_the_past_is_guarded_as_well(operation: Operation, guarded: Guarded, stranger: Server) -> None:
+def test_every_operation_on_a_past_snapshot_checks_grants(
+    operation: Operation, guarded: Guarded, stranger: Server
+) -> None:
     if "{prefix}" not in operation.path:
         return
     ((newest,),) = guarded.lake.sql("SELECT max(snapshot_id) FROM ducklake_snapshot")
@@ -302,7 +304,7 @@ def test_the_past_is_guarded_as_well(operation: Operation, guarded: Guarded, str
         refused(answer, operation, 403, "ForbiddenException")
 
 
-def test_who_may_do_everything_does(guarded: Guarded) -> None:
+def test_an_administrator_can_use_every_operation(guarded: Guarded) -> None:
     for operation in OPERATIONS:
         if operation.success is None:
             answer = send(guarded.admin, operation)

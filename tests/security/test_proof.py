@@ -31,17 +31,17 @@ def vending(**changes: Any) -> Vending:
 
 
 class TestProof:
-    def test_this_store_enforces_policies(self, root: Location) -> None:
+    def test_a_store_that_enforces_session_policies_is_proven(self, root: Location) -> None:
         found = asyncio.run(vending().proof(root))
         assert found.is_proven, found.reason
         # what SeaweedFS is known for: see storage/policy.py
         assert found.terms == Terms("aws", escapes=False, ignores_case=True)
 
-    def test_it_leaves_nothing_behind(self, root: Location) -> None:
+    def test_proving_a_store_leaves_no_objects_behind(self, root: Location) -> None:
         asyncio.run(vending().proof(root))
         assert vended.keys_below(backend_settings(), f"{root}/") == []
 
-    def test_one_that_ignores_policies_is_found_out(self, root: Location) -> None:
+    def test_a_store_that_ignores_session_policies_is_detected(self, root: Location) -> None:
         """As stores do that hand out keys for show: the role's own, whatever the policy says."""
         settings = backend_settings().model_copy(update=vended.settings())
         everything = {"Effect": "Allow", "Action": "s3:*", "Resource": ["arn:aws:s3:::*", "arn:aws:s3:::*/*"]}
@@ -60,7 +60,7 @@ class TestProof:
             {"vended_seconds": 1},
         ],
     )
-    def test_what_cannot_be_found_out_is_not_taken_for_granted(self, changes: dict[str, Any], root: Location) -> None:
+    def test_nothing_is_vended_if_the_proof_fails(self, changes: dict[str, Any], root: Location) -> None:
         async def ask() -> None:
             asked = vending(**changes)
             found = await asked.proof(root)
@@ -71,13 +71,13 @@ class TestProof:
 
         asyncio.run(ask())
 
-    def test_without_a_role_or_s3_there_is_nothing_to_find_out(self, root: Location) -> None:
+    def test_vending_is_off_without_a_role_or_without_s3(self, root: Location) -> None:
         assert asyncio.run(vending(sts_role_arn=None).proof(root)).outcome == "off"
         assert asyncio.run(vending().proof(Location.parse("file:///tmp/x"))).outcome == "off"
 
 
 class TestKeys:
-    def test_those_who_ask_at_once_share_a_call_and_later_ones_the_keys(self, root: Location) -> None:
+    def test_concurrent_requests_share_one_sts_call_and_later_ones_its_keys(self, root: Location) -> None:
         async def ask() -> None:
             asked = vending()
             proof = await asked.proof(root)
@@ -90,7 +90,7 @@ class TestKeys:
 
         asyncio.run(ask())
 
-    def test_secrets_are_not_printed(self, root: Location) -> None:
+    def test_the_repr_of_vended_keys_contains_no_secrets(self, root: Location) -> None:
         async def ask() -> None:
             asked = vending()
             keys = await asked.vend(Scope((root / "t",)), await asked.proof(root))
@@ -99,7 +99,7 @@ class TestKeys:
 
         asyncio.run(ask())
 
-    def test_names_that_the_store_does_not_understand_get_none(self, root: Location) -> None:
+    def test_no_keys_are_vended_for_names_that_a_policy_cannot_express(self, root: Location) -> None:
         """Here the star would have been any text."""
 
         async def ask() -> None:
@@ -114,12 +114,12 @@ class TestKeys:
 
 
 class TestSigning:
-    def test_this_store_takes_requests_only_as_they_were_signed(self, root: Location) -> None:
+    def test_a_store_that_checks_signatures_is_proven(self, root: Location) -> None:
         signing = Signing(backend_settings().model_copy(update={"remote_signing": True}))
         assert asyncio.run(signing.proof(root)).is_proven
         assert vended.keys_below(backend_settings(), f"{root}/") == []
 
-    def test_one_that_is_not_there_is_signed_nothing_for(self, root: Location) -> None:
+    def test_nothing_is_signed_for_a_store_that_is_down(self, root: Location) -> None:
         changes = {"remote_signing": True, "s3_endpoint": "http://127.0.0.1:9"}
         found = asyncio.run(Signing(backend_settings().model_copy(update=changes)).proof(root))
         assert not found.is_proven

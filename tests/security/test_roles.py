@@ -62,7 +62,7 @@ def table_names(lake: TestLake, schema: str) -> list[str]:
 # --- what the script is
 
 
-def test_names_are_quoted_whatever_they_are() -> None:
+def test_mergus_roles_quotes_any_role_and_schema_name() -> None:
     odd = {"owner": "Own\"er's", "server": "$mergus$; DROP", "writer": "back\\slash {lake} %s", "reader": "ünï:cödé"}
     with lakes.lake(metadata_schema="od\"d On'e") as made:
         command = [sys.executable, "-m", "mergus", "roles"]
@@ -92,7 +92,7 @@ def test_names_are_quoted_whatever_they_are() -> None:
                 made.sql(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)).as_string(None))
 
 
-def test_it_is_refused_where_there_is_no_lake_and_nothing_is_done() -> None:
+def test_the_roles_script_is_refused_without_a_lake_and_creates_no_role() -> None:
     with lakes.database() as dsn:
         settings = lakes.settings_for(dsn)
         with pytest.raises(errors.RaiseException, match="has no DuckLake in schema public"):
@@ -104,7 +104,7 @@ def test_it_is_refused_where_there_is_no_lake_and_nothing_is_done() -> None:
         script(settings, Roles("a", "b", "c", "d" * 64))
 
 
-def test_everything_there_has_the_owner_that_it_is_to_have(lake: TestLake) -> None:
+def test_every_table_of_the_lake_has_the_intended_owner(lake: TestLake) -> None:
     roles = named(lake)
     owners = dict(
         lake.sql(
@@ -127,7 +127,7 @@ def test_everything_there_has_the_owner_that_it_is_to_have(lake: TestLake) -> No
 
 
 @pytest.mark.parametrize("role", ["owner", "server", "writer", "reader"])
-def test_no_role_is_more_than_it_needs_to_be(lake: TestLake, role: str) -> None:
+def test_no_role_has_superfluous_attributes(lake: TestLake, role: str) -> None:
     name = getattr(named(lake), role)
     settings = lake.as_role(name)
     ((*attributes, signals),) = ask(
@@ -148,7 +148,7 @@ def test_no_role_is_more_than_it_needs_to_be(lake: TestLake, role: str) -> None:
 # --- the writer
 
 
-def test_a_writer_can_neither_see_nor_change_what_is_ours(lake: TestLake) -> None:
+def test_a_writer_can_neither_read_nor_change_the_tables_of_mergus(lake: TestLake) -> None:
     settings, ours = lake.of_writers, table_names(lake, "mergus")
     assert {"catalog", "namespace_property", "migration"} <= set(ours)
     before = lake.sql("SELECT token_key FROM catalog")
@@ -169,7 +169,7 @@ def test_a_writer_can_neither_see_nor_change_what_is_ours(lake: TestLake) -> Non
     assert lake.sql("SELECT token_key FROM catalog") == before
 
 
-def test_a_writer_cannot_turn_off_what_tells_of_its_commits(lake: TestLake) -> None:
+def test_a_writer_cannot_disable_the_triggers_on_commits(lake: TestLake) -> None:
     settings = lake.of_writers
     triggers = {name: when.split(" ON ")[1].split()[0] for name, when, _ in migrate.TRIGGERS}
     for name, table in triggers.items():
@@ -244,7 +244,7 @@ def test_a_writer_can_make_nothing_that_would_run_as_the_server(lake: TestLake, 
         ask(lake.settings, statement)
 
 
-def test_a_writer_sets_options(lake: TestLake) -> None:
+def test_a_writer_can_set_ducklake_options(lake: TestLake) -> None:
     """An option that is set again is updated, for which DuckDB's postgres extension makes a temporary table."""
     with lake.duckdb() as db:
         for value in ("zstd", "snappy"):
@@ -252,7 +252,7 @@ def test_a_writer_sets_options(lake: TestLake) -> None:
     assert lake.sql("SELECT value FROM ducklake_metadata WHERE key = 'parquet_compression'") == [("snappy",)]
 
 
-def test_those_who_are_no_writers_are_let_alone(lake: TestLake) -> None:
+def test_the_event_trigger_does_not_restrict_other_roles(lake: TestLake) -> None:
     """What the event trigger refuses writers is nothing to the rest of the database."""
     lake.sql("CREATE SCHEMA elsewhere")
     lake.sql("CREATE FUNCTION elsewhere.f() RETURNS int LANGUAGE sql AS $$ SELECT 1 $$")
@@ -260,7 +260,7 @@ def test_those_who_are_no_writers_are_let_alone(lake: TestLake) -> None:
     lake.sql("DROP SCHEMA elsewhere CASCADE")
 
 
-def test_somebody_of_their_own_name_writes_as_the_writer(lake: TestLake, server: Server) -> None:
+def test_a_personal_role_writes_as_a_member_of_the_writer_role(lake: TestLake, server: Server) -> None:
     """As OPERATIONS.md has it: what they make belongs to all writers, who can use and drop it."""
     roles, name = named(lake), f"somebody {conninfo_to_dict(lake.settings.dsn)['dbname']}"
     database = sql.Identifier(str(conninfo_to_dict(lake.settings.dsn)["dbname"]))
@@ -291,7 +291,7 @@ def test_somebody_of_their_own_name_writes_as_the_writer(lake: TestLake, server:
         lake.sql(sql.SQL("DROP ROLE {}").format(person).as_string(None))
 
 
-def test_triggers_work_for_a_writer(lake: TestLake) -> None:
+def test_the_triggers_fire_for_commits_of_a_writer(lake: TestLake) -> None:
     epoch = lake.sql("SELECT epoch FROM catalog")[0][0]
     with psycopg.connect(lake.settings.dsn, autocommit=True) as listening, lake.duckdb() as db:
         listening.execute(sql.SQL("LISTEN {}").format(sql.Identifier(migrate.channel(lake.settings))))
@@ -311,7 +311,7 @@ def test_triggers_work_for_a_writer(lake: TestLake) -> None:
 # --- the reader
 
 
-def test_a_reader_reads_all_of_the_lake_and_nothing_of_ours(lake: TestLake) -> None:
+def test_a_reader_reads_the_whole_lake_but_no_table_of_mergus(lake: TestLake) -> None:
     settings = lake.as_role(named(lake).reader)
     with session.attach(settings, read_only=True) as reading, lake.duckdb() as writing:
         assert reading.execute("SELECT count(*) FROM shared").fetchall() == [(41,)]
@@ -324,7 +324,7 @@ def test_a_reader_reads_all_of_the_lake_and_nothing_of_ours(lake: TestLake) -> N
             ask(settings, f"SELECT * FROM mergus.{table}")
 
 
-def test_a_reader_writes_nothing(lake: TestLake) -> None:
+def test_a_reader_cannot_write(lake: TestLake) -> None:
     settings = lake.as_role(named(lake).reader)
     before = lake.snapshots()
     with session.attach(settings) as reading, pytest.raises(duckdb.Error, match="permission denied"):
@@ -351,7 +351,7 @@ def test_a_reader_writes_nothing(lake: TestLake) -> None:
 # --- the server, and the owner
 
 
-def test_a_server_changes_rows_and_not_what_holds_them(lake: TestLake) -> None:
+def test_the_server_role_can_change_rows_but_not_tables(lake: TestLake) -> None:
     for statement in (
         "DROP TABLE ducklake_snapshot",
         "ALTER TABLE ducklake_snapshot DISABLE TRIGGER ALL",
@@ -365,7 +365,7 @@ def test_a_server_changes_rows_and_not_what_holds_them(lake: TestLake) -> None:
             ask(lake.settings, statement)
 
 
-def test_tables_that_a_server_makes_are_the_writers(lake: TestLake, server: Server) -> None:
+def test_tables_that_a_server_creates_belong_to_the_writer(lake: TestLake, server: Server) -> None:
     catalog = loads.catalog(lake.settings, server)
     reader = lake.as_role(named(lake).reader)
     catalog.create_namespace("served")
@@ -385,14 +385,14 @@ def test_tables_that_a_server_makes_are_the_writers(lake: TestLake, server: Serv
         catalog.purge_table(("served", "t"))
 
 
-def test_a_listener_that_hangs_is_put_out_by_another(tmp_path: Path) -> None:
+def test_a_listener_with_the_server_role_takes_over_from_one_that_hangs(tmp_path: Path) -> None:
     """Without any right on sessions but that of one role on its own."""
     with lakes.lake(True) as made, listeners.two_listeners(made, tmp_path) as (first, second):
         first.signal(signal.SIGSTOP)
         listeners.eventually(lambda: listeners.leader(made) == second.name, 20, lambda: second.said)
 
 
-def test_doctor_tells_what_the_role_is(lake: TestLake) -> None:
+def test_doctor_reports_the_role_of_the_connection(lake: TestLake) -> None:
     roles, server = named(lake), sql.Identifier(named(lake).server)
 
     def told(settings: Settings) -> tuple[bool, str]:
@@ -411,7 +411,7 @@ def test_doctor_tells_what_the_role_is(lake: TestLake) -> None:
         lake.sql(sql.SQL("GRANT DELETE ON mergus.chain TO {}").format(server).as_string(None))
 
 
-def test_the_owner_sets_up_and_takes_away(tmp_path: Path) -> None:
+def test_the_owner_role_runs_init_upgrades_and_removal(tmp_path: Path) -> None:
     """An upgrade adds tables, which the server can use at once; and what `--remove` leaves is a plain DuckLake."""
     with lakes.lake(True) as made:
         roles = named(made)

@@ -12,13 +12,13 @@ import pytest
 from mergus.ducklake.connect import connect
 from tests.interop.test_write_conflicts import (  # noqa: F401
     test_h30_a_transaction_that_began_before_an_overwrite_is_aborted,
-    test_h32_pyiceberg_is_told_and_succeeds_after_a_refresh,
+    test_h32_a_stale_pyiceberg_delete_fails_and_succeeds_after_a_refresh,
 )
 from tests.interop.test_write_deletes import (  # noqa: F401
-    test_h34_deletes_of_both_sides_add_up,
-    test_h45_an_overwrite_ends_inlined_rows_as_well,
+    test_h34_deletes_of_duckdb_and_of_clients_are_combined,
+    test_h45_an_overwrite_removes_inlined_rows,
 )
-from tests.interop.test_write_schema import test_h29_small_inserts_go_on_after_a_change_of_columns  # noqa: F401
+from tests.interop.test_write_schema import test_h29_duckdb_inlines_rows_after_a_client_changed_the_columns  # noqa: F401
 from tests.support import lakes, servers
 from tests.support.readers import BIG, CLEANUP, FLUSH, MERGE, REWRITE
 from tests.support.sharing import Sharing
@@ -34,7 +34,7 @@ def sharing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharing]:
         yield Sharing(lake, server, 2)
 
 
-def test_nobody_here_is_a_superuser_or_owns_the_lake(sharing: Sharing) -> None:
+def test_the_interop_sessions_are_neither_superusers_nor_owners_of_the_lake(sharing: Sharing) -> None:
     for settings in (sharing.lake.settings, sharing.lake.of_writers):
         with connect(settings) as conn:
             (found,) = conn.execute(
@@ -44,7 +44,7 @@ def test_nobody_here_is_a_superuser_or_owns_the_lake(sharing: Sharing) -> None:
             assert found == (False, False)
 
 
-def test_maintenance_between_writes_of_both_sides(sharing: Sharing) -> None:
+def test_maintenance_between_writes_of_duckdb_and_clients_works_with_restricted_roles(sharing: Sharing) -> None:
     """The last one here: others count snapshots of the lake."""
     with sharing.table(BIG) as t:
         t.append(100, 101)

@@ -100,14 +100,14 @@ class Heard:
         assert leaks == []
 
 
-def test_every_setting_that_sounds_like_a_secret_is_one() -> None:
+def test_every_setting_with_the_name_of_a_secret_is_treated_as_one() -> None:
     named = {name for name in Settings.model_fields if SECRET_NAMES.search(name)} - NOT_SECRET
     assert named == set(SECRETS)
     assert {"postgres_dsn", "s3_secret_access_key", "s3_session_token", "token_keys"} <= named
     assert set(Settings.model_fields) >= NOT_SECRET
 
 
-def test_a_leak_would_be_found() -> None:
+def test_the_leak_check_finds_encoded_secrets() -> None:
     for text in ("xx recognisable-thing-0123456789 xx", quote(PASSWORD), base64.b64encode(PASSWORD.encode()).decode()):
         heard = Heard({"a": "recognisable-thing-0123456789", "b": PASSWORD}, {"log": f"first\n{text}\nlast"})
         with pytest.raises(AssertionError, match="log"):
@@ -115,7 +115,7 @@ def test_a_leak_would_be_found() -> None:
     Heard({"a": "recognisable-thing-0123456789"}, {"log": "recognised"}).assert_discreet()
 
 
-def test_settings_show_none(lake: TestLake) -> None:
+def test_settings_do_not_print_secrets(lake: TestLake) -> None:
     settings = lake.settings.model_copy(update=values())
     assert len(secrets_of(settings)) > len(SECRETS)
     heard = Heard(secrets_of(settings))
@@ -127,7 +127,7 @@ def test_settings_show_none(lake: TestLake) -> None:
     assert "127.0.0.1" in settings.shown()["postgres_dsn"]
 
 
-def test_commands_print_none(lake: TestLake, tmp_path: Path) -> None:
+def test_commands_print_no_secrets(lake: TestLake, tmp_path: Path) -> None:
     settings = lake.settings.model_copy(update={**values(), "log_level": "DEBUG", "port": 0, "state_dir": tmp_path})
     heard = Heard(secrets_of(settings))
     commands = ("config", "doctor", "doctor --json", "init", "serve")
@@ -148,7 +148,7 @@ def test_commands_print_none(lake: TestLake, tmp_path: Path) -> None:
         "recognisable-password-that-is-no-dsn",
     ],
 )
-def test_nor_of_a_dsn_in_whichever_form(dsn: str, lake: TestLake, tmp_path: Path) -> None:
+def test_commands_print_no_password_of_any_form_of_dsn(dsn: str, lake: TestLake, tmp_path: Path) -> None:
     settings = lake.settings.model_copy(update={"postgres_dsn": SecretStr(dsn), "state_dir": tmp_path})
     heard = Heard({"password": PASSWORD, "all of it": "recognisable-password"})
     heard.hear("config", str(settings.shown()))
@@ -209,14 +209,16 @@ def ask_for_everything(running: Server, heard: Heard, headers: dict[str, str]) -
 
 class TestAServerSaysNone:
     @pytest.mark.parametrize("log_format", ["json", "text"])
-    def test_when_nothing_around_it_is_there(self, log_format: str, lake: TestLake, tmp_path: Path) -> None:
+    def test_a_server_without_postgres_and_store_prints_no_secrets(
+        self, log_format: str, lake: TestLake, tmp_path: Path
+    ) -> None:
         nowhere = {"s3_endpoint": "http://127.0.0.1:1", "s3_access_key_id": "nobody", "log_format": log_format}
         with overheard(lake, tmp_path, **values(), **nowhere) as (running, heard):
             ready = heard.answer("readyz", running.http.get("/readyz"))
             assert ready.status_code == 503
             ask_for_everything(running, heard, {"X-Iceberg-Access-Delegation": "vended-credentials,remote-signing"})
 
-    def test_when_its_password_is_wrong(self, lake: TestLake, tmp_path: Path) -> None:
+    def test_a_server_with_a_wrong_postgres_password_prints_no_secrets(self, lake: TestLake, tmp_path: Path) -> None:
         parts = conninfo_to_dict(lake.settings.dsn)
         where = f"{quote(str(parts['host']), safe='')}:{parts['port']}/{parts['dbname']}"
         dsn = f"postgresql://{parts['user']}_x:{quote(PASSWORD, safe='')}@{where}"
@@ -224,7 +226,7 @@ class TestAServerSaysNone:
             assert heard.answer("readyz", running.http.get("/readyz")).status_code == 503
             ask_for_everything(running, heard, {})
 
-    def test_when_its_keys_for_objects_are_wrong(self, lake: TestLake, tmp_path: Path) -> None:
+    def test_a_server_with_wrong_s3_keys_prints_no_secrets(self, lake: TestLake, tmp_path: Path) -> None:
         with lake.duckdb() as db:
             db.execute("CREATE TABLE IF NOT EXISTS main.t AS SELECT 1 AS i")
         wrong = {name: value for name, value in values().items() if name.startswith("s3_")}
@@ -239,7 +241,7 @@ class TestAServerSaysNone:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
 
-    def test_of_its_clients(self, lake: TestLake, tmp_path: Path) -> None:
+    def test_a_server_prints_no_secrets_of_its_clients(self, lake: TestLake, tmp_path: Path) -> None:
         """Tokens, good and bad, and what is sent for tokens: nothing of it is said again."""
         with issuer() as idp:
             own = {"auth": "oauth2 oidc", "oidc_issuer": idp.url, "oidc_audience": AUDIENCE}
@@ -273,7 +275,7 @@ class TestAServerSaysNone:
                 headers = {"Authorization": f"Bearer {token}"}
                 heard.answer("issuer down", running.http.get("/v1/config", headers=headers))
 
-    def test_in_its_traces(self, lake: TestLake, tmp_path: Path) -> None:
+    def test_traces_contain_no_secrets(self, lake: TestLake, tmp_path: Path) -> None:
         """Neither its own nor those of clients, wherever they put them; nor to the log what is for the collector."""
         with lake.duckdb() as db:
             db.execute("CREATE TABLE IF NOT EXISTS main.t AS SELECT 1 AS i")
@@ -327,14 +329,14 @@ def tokens(idp: Issuer) -> dict[str, str]:
 @pytest.mark.parametrize(
     "dsn", [f"postgresql://u:{PASSWORD}@h/d", f"host=h password={PASSWORD.replace(chr(39), '')} user=u"]
 )
-def test_a_password_that_gets_into_a_text_is_blanked(dsn: str) -> None:
+def test_a_password_in_a_message_is_masked(dsn: str) -> None:
     heard = Heard({"password": PASSWORD.replace("'", "")})
     heard.hear("text", hide_password(f"connection to {dsn} failed"))
     assert "***" in heard.said["text"]
     heard.assert_discreet()
 
 
-def test_a_setting_that_cannot_be_used_is_named_and_not_shown(tmp_path: Path) -> None:
+def test_an_invalid_setting_is_named_without_its_value(tmp_path: Path) -> None:
     wrong = {variable(name): f"recognisable-{name}-é" for name in SECRETS}
     env = {**os.environ, **wrong, "MERGUS_PORT": "x", "MERGUS_STATE_DIR": str(tmp_path)}
     done = subprocess.run(

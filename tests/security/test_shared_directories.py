@@ -94,7 +94,9 @@ def rows(name: str) -> str:
     return f"CREATE TABLE main.{name} AS SELECT range AS i FROM range(100)"
 
 
-def test_a_table_that_was_renamed_leaves_its_files_to_the_next(lake: TestLake, serving: Serving) -> None:
+def test_keys_of_a_table_do_not_open_files_of_a_renamed_table_in_the_same_directory(
+    lake: TestLake, serving: Serving
+) -> None:
     with lake.duckdb() as db:
         db.execute(f"{rows('pay')}; ALTER TABLE main.pay RENAME TO salaries; {rows('pay')}")
     (secret,) = files_of(lake, "salaries")
@@ -118,7 +120,9 @@ def test_a_table_that_was_renamed_leaves_its_files_to_the_next(lake: TestLake, s
     assert status(s3.get_object, **at(secret)) == status(s3.get_object, **at(mine)) == 200
 
 
-def test_so_does_one_that_was_dropped(lake: TestLake, serving: Serving) -> None:
+def test_keys_of_a_table_do_not_open_files_of_a_dropped_table_in_the_same_directory(
+    lake: TestLake, serving: Serving
+) -> None:
     """Its name is the one that it had last."""
     with lake.duckdb() as db:
         db.execute(f"{rows('gone')}; ALTER TABLE main.gone RENAME TO buried; DROP TABLE main.buried; {rows('gone')}")
@@ -128,7 +132,7 @@ def test_so_does_one_that_was_dropped(lake: TestLake, serving: Serving) -> None:
     assert grounds.guarded == ()
 
 
-def test_names_that_differ_in_case_alone_share_a_directory(lake: TestLake, serving: Serving) -> None:
+def test_directories_that_differ_only_in_case_are_guarded_as_one(lake: TestLake, serving: Serving) -> None:
     """The store of the suite does not tell them apart in policies."""
     with lake.duckdb() as db:
         db.execute(f'{rows("Cased")}; ALTER TABLE main."Cased" RENAME TO hidden; {rows("cased")}')
@@ -139,7 +143,7 @@ def test_names_that_differ_in_case_alone_share_a_directory(lake: TestLake, servi
     assert status(keys_for(serving, "cased", one_who_may_read()).get_object, **at(secret)) == DENIED
 
 
-def test_a_guarded_directory_with_too_many_files_is_refused(lake: TestLake, serving: Serving) -> None:
+def test_vending_for_a_guarded_directory_with_too_many_files_is_refused(lake: TestLake, serving: Serving) -> None:
     with lake.duckdb() as db:
         db.execute(f"{rows('many')}; ALTER TABLE main.many RENAME TO kept_back; CREATE TABLE main.many(i BIGINT)")
         for _ in range(15):
@@ -149,7 +153,9 @@ def test_a_guarded_directory_with_too_many_files_is_refused(lake: TestLake, serv
     assert "kept_back" not in refused.value.message
 
 
-def test_files_from_elsewhere_open_their_directory_unless_others_have_some(lake: TestLake, serving: Serving) -> None:
+def test_keys_open_the_directory_of_added_files_unless_other_tables_have_files_there(
+    lake: TestLake, serving: Serving
+) -> None:
     root = lake.settings.data_path or ""
     outside = root.replace("/data/", "/outside")
     with lake.duckdb() as db:
@@ -165,7 +171,9 @@ def test_files_from_elsewhere_open_their_directory_unless_others_have_some(lake:
     assert status(s3.put_object, **at(f"{outside}/own/c.parquet"), Body=b"") == DENIED
 
 
-def test_a_uuid_of_a_table_that_was_dropped_opens_nothing_of_it(lake: TestLake, serving: Serving) -> None:
+def test_a_table_registered_under_the_uuid_of_a_dropped_one_cannot_open_its_files(
+    lake: TestLake, serving: Serving
+) -> None:
     """A table can be registered under it, and gets the directory that is named by it."""
     with lake.duckdb() as db:
         db.execute(f"{rows('first')}; DROP TABLE main.first; {rows('second')}")
@@ -180,7 +188,7 @@ def test_a_uuid_of_a_table_that_was_dropped_opens_nothing_of_it(lake: TestLake, 
     assert grounds.write == ()
 
 
-def test_who_may_not_write_gets_nowhere_to_write(lake: TestLake, serving: Serving) -> None:
+def test_keys_of_a_reader_open_no_directory_for_writing(lake: TestLake, serving: Serving) -> None:
     with lake.duckdb() as db:
         db.execute(rows("looked_at"))
     _, grounds = opened(serving, "looked_at", one_who_may_read(may_write=False))

@@ -64,7 +64,7 @@ def send(
     return httpx.request(method, answer["uri"], headers={**given, **(headers or {})}, content=content or None)
 
 
-def test_who_asks_is_told_where_and_gets_no_keys(server: Server) -> None:
+def test_a_client_that_asks_for_remote_signing_gets_the_signer_endpoint_and_no_keys(server: Server) -> None:
     answer = server.http.get(f"{server.path('main')}/tables/t", headers=ASK).json()
     assert answer["config"]["s3.remote-signing-enabled"] == "true"
     assert answer["config"]["signer.endpoint"] == "v1/lake/namespaces/main/tables/t/sign"
@@ -72,7 +72,7 @@ def test_who_asks_is_told_where_and_gets_no_keys(server: Server) -> None:
     assert not [key for key in answer["config"] if "secret" in key or "access-key" in key or "token" in key]
 
 
-def test_own_files_are_read(lake: TestLake, ask: Signed) -> None:
+def test_reads_of_the_files_of_a_table_are_signed(lake: TestLake, ask: Signed) -> None:
     signed = ask("GET", file_of(lake, "t"))
     assert signed.headers["cache-control"] == "private"
     assert send("GET", signed).content[:4] == b"PAR1"
@@ -81,7 +81,7 @@ def test_own_files_are_read(lake: TestLake, ask: Signed) -> None:
     assert (part.status_code, part.content) == (206, b"PAR1")
 
 
-def test_and_written_where_clients_write(server: Server, ask: Signed) -> None:
+def test_writes_to_the_location_of_a_table_are_signed(server: Server, ask: Signed) -> None:
     target = f"{location(server)}/data/a b=c%2Fd.parquet"
     spelled = target.replace("%", "%25").replace(" ", "%20")
     signed = ask("PUT", spelled)
@@ -91,7 +91,7 @@ def test_and_written_where_clients_write(server: Server, ask: Signed) -> None:
     assert send("HEAD", ask("HEAD", f"{location(server)}/data/missing")).status_code == 404
 
 
-def test_a_neighbours_are_not(lake: TestLake, server: Server, ask: Signed) -> None:
+def test_requests_for_files_of_other_tables_are_not_signed(lake: TestLake, server: Server, ask: Signed) -> None:
     for target in (file_of(lake, "t2"), f"{location(server, 't2')}/data/x"):
         for method in ("GET", "HEAD", "PUT"):
             assert error_of(ask(method, target)) == (403, "ForbiddenException")
@@ -100,7 +100,9 @@ def test_a_neighbours_are_not(lake: TestLake, server: Server, ask: Signed) -> No
         assert ask("GET", f"{location(server)}/{way}/{name}/metadata/x").status_code == 400
 
 
-def test_ducklakes_directory_is_not_written_and_nothing_deleted(lake: TestLake, server: Server, ask: Signed) -> None:
+def test_writes_to_the_ducklake_directory_and_deletes_are_not_signed(
+    lake: TestLake, server: Server, ask: Signed
+) -> None:
     for method, target in (
         ("PUT", file_of(lake, "t")),
         ("DELETE", file_of(lake, "t")),
@@ -110,7 +112,7 @@ def test_ducklakes_directory_is_not_written_and_nothing_deleted(lake: TestLake, 
         assert error_of(ask(method, target)) == (403, "ForbiddenException")
 
 
-def test_a_signed_request_cannot_be_made_another(lake: TestLake, server: Server, ask: Signed) -> None:
+def test_a_signature_cannot_be_used_for_another_request(lake: TestLake, server: Server, ask: Signed) -> None:
     target = f"{location(server)}/data/copy.parquet"
     source = "/" + file_of(lake, "t2").removeprefix("s3://")
     assert error_of(ask("PUT", target, x_amz_copy_source=source)) == (403, "ForbiddenException")
@@ -121,14 +123,14 @@ def test_a_signed_request_cannot_be_made_another(lake: TestLake, server: Server,
     assert send("DELETE", signed).status_code == DENIED
 
 
-def test_the_lake_as_it_was_is_only_read(lake: TestLake, server: Server, ask: Signed) -> None:
+def test_only_reads_are_signed_for_a_past_snapshot(lake: TestLake, server: Server, ask: Signed) -> None:
     ((head,),) = lake.sql("SELECT max(snapshot_id) FROM ducklake_snapshot")
     then = f"lake@{head}"
     assert send("GET", ask("GET", file_of(lake, "t"), prefix=then)).status_code == 200
     assert error_of(ask("PUT", f"{location(server)}/data/y", prefix=then)) == (403, "ForbiddenException")
 
 
-def test_listing_is_of_the_tables_own_directories(lake: TestLake, server: Server, ask: Signed) -> None:
+def test_listings_are_signed_for_the_directories_of_the_table_only(lake: TestLake, server: Server, ask: Signed) -> None:
     def listing(place: str) -> str:
         return f"s3://mergus?list-type=2&prefix={at(place)['Key']}"
 
@@ -139,7 +141,9 @@ def test_listing_is_of_the_tables_own_directories(lake: TestLake, server: Server
         assert error_of(ask("GET", listing(other))) == (403, "ForbiddenException")
 
 
-def test_pyicebergs_signer_works_with_it(lake: TestLake, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyicebergs_signer_reads_and_writes_without_keys(
+    lake: TestLake, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a client that has no keys at all, for whole objects and for those in parts."""
     vended.without_keys(monkeypatch)
     config = server.http.get(f"{server.path('main')}/tables/t", headers=ASK).json()["config"]
@@ -160,7 +164,7 @@ def test_pyicebergs_signer_works_with_it(lake: TestLake, server: Server, monkeyp
     assert s3.get_object(**target)["Body"].read() == b"part"
 
 
-def test_without_the_setting_nothing_is_signed(lake: TestLake, tmp_path: Path) -> None:
+def test_nothing_is_signed_if_remote_signing_is_off(lake: TestLake, tmp_path: Path) -> None:
     with servers.server(lake.settings, tmp_path, remote_signing=False) as other:
         body = {"region": "us-east-1", "uri": "http://x/y/z", "method": "GET", "headers": {}}
         answer = other.http.post(f"{other.path('main')}/tables/t/sign", json=body)

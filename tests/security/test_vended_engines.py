@@ -70,7 +70,7 @@ class TestPyIceberg:
         vended.without_keys(monkeypatch)
         return load_catalog("lake", type="rest", uri=server.uri, warehouse="lake")
 
-    def test_it_reads_and_writes(self, lake: TestLake, catalog: Catalog, table: str) -> None:
+    def test_pyiceberg_reads_and_writes_with_vended_keys(self, lake: TestLake, catalog: Catalog, table: str) -> None:
         loaded = catalog.load_table(("eng", table))
         assert sorted(loaded.scan().to_arrow()["i"].to_pylist()) == [i for (i,) in ROWS]
         loaded.append(pa.table({"i": pa.array([1000], pa.int64())}))
@@ -78,7 +78,7 @@ class TestPyIceberg:
         assert sorted(loaded.scan().to_arrow()["i"].to_pylist()) == [*range(10, 100), 1000]
         assert rows(lake, table) == [(i,) for i in [*range(10, 100), 1000]]
 
-    def test_it_creates(self, lake: TestLake, catalog: Catalog) -> None:
+    def test_pyiceberg_creates_tables_with_vended_keys(self, lake: TestLake, catalog: Catalog) -> None:
         name = f"made_{uuid4().hex[:8]}"
         made = catalog.create_table(("eng", name), pa.schema([pa.field("i", pa.int64())]))
         made.append(pa.table({"i": pa.array([1, 2], pa.int64())}))
@@ -87,7 +87,7 @@ class TestPyIceberg:
             staged.append(pa.table({"i": pa.array([3], pa.int64())}))
         assert rows(lake, f"{name}_staged") == [(3,)]
 
-    def test_a_commit_that_fails_says_why(self, lake: TestLake, catalog: Catalog, table: str) -> None:
+    def test_a_failed_pyiceberg_commit_reports_the_conflict(self, lake: TestLake, catalog: Catalog, table: str) -> None:
         """Its own manifests stay, which it logs; what it raises is why."""
         loaded, other = catalog.load_table(("eng", table)), catalog.load_table(("eng", table))
         with pytest.raises(ValidationException, match="Added data files were found"), loaded.transaction() as changes:
@@ -95,7 +95,9 @@ class TestPyIceberg:
             other.delete("i = 4")
         assert rows(lake, table) == [row for row in ROWS if row != (4,)]
 
-    def test_without_them_it_does_not(self, server: Server, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_pyiceberg_cannot_read_without_vended_keys(
+        self, server: Server, table: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """So it was they that opened the files."""
         vended.without_keys(monkeypatch)
         asks_not = {"header.X-Iceberg-Access-Delegation": "none", "s3.connect-timeout": "2", "s3.request-timeout": "2"}
@@ -115,7 +117,9 @@ class TestDuckDB:
             )
             yield made
 
-    def test_it_reads_and_writes(self, lake: TestLake, db: duckdb.DuckDBPyConnection, table: str) -> None:
+    def test_duckdb_reads_and_writes_with_vended_keys(
+        self, lake: TestLake, db: duckdb.DuckDBPyConnection, table: str
+    ) -> None:
         assert db.execute(f"SELECT i FROM ice.eng.{table} ORDER BY i").fetchall() == ROWS
         db.execute(f"INSERT INTO ice.eng.{table} VALUES (1000), (1001)")
         db.execute(f"DELETE FROM ice.eng.{table} WHERE i = 1000")
@@ -124,7 +128,7 @@ class TestDuckDB:
         assert db.execute(f"SELECT count(*) FROM ice.eng.{table}").fetchall() == [(98,)]
         assert rows(lake, table) == [*ROWS[3:], (1001,)]
 
-    def test_it_creates(self, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
+    def test_duckdb_creates_tables_with_vended_keys(self, lake: TestLake, db: duckdb.DuckDBPyConnection) -> None:
         name = f"made_{uuid4().hex[:8]}"
         db.execute(f"CREATE TABLE ice.eng.{name} (i BIGINT)")
         db.execute(f"INSERT INTO ice.eng.{name} VALUES (1), (2)")
@@ -156,14 +160,14 @@ class TestDuckDBAsPrinted:
         return run
 
     @pytest.mark.parametrize("end", ["db.close()", "db.execute('ROLLBACK')", "del db", ""])
-    def test_a_transaction_that_is_not_committed_does_not_end_the_process(
+    def test_an_uncommitted_duckdb_transaction_does_not_crash_the_process(
         self, lake: TestLake, run: Callable[[str], subprocess.CompletedProcess[str]], table: str, end: str
     ) -> None:
         done = run(f"db.execute('BEGIN'); db.execute('INSERT INTO lake.eng.{table} VALUES (1000)'); {end}")
         assert (done.returncode, done.stdout.splitlines()[-1:], done.stderr) == (0, ["the end"], "")
         assert rows(lake, table) == ROWS
 
-    def test_a_commit_that_fails_says_why(
+    def test_a_failed_duckdb_commit_reports_the_conflict(
         self, run: Callable[[str], subprocess.CompletedProcess[str]], table: str
     ) -> None:
         done = run(
@@ -182,7 +186,7 @@ except duckdb.Error as e:
         assert "CommitFailedException" in done.stdout
         assert "Could not remove" not in done.stdout
 
-    def test_readme_has_the_options_that_are_printed(self) -> None:
+    def test_readme_has_the_attach_options_that_serve_prints(self) -> None:
         def options(text: str) -> list[str]:
             (found,) = re.findall(r"\(TYPE iceberg,(.*?)\)", text, re.DOTALL)
             return [option.split()[0] for option in found.split(",")]
@@ -197,7 +201,9 @@ class TestSpark:
     def catalog(self, lake: TestLake, server: Server) -> str:
         return spark_catalog(lake, server, "vended-credentials")
 
-    def test_it_reads_and_writes(self, lake: TestLake, server: Server, catalog: str, table: str) -> None:
+    def test_spark_reads_and_writes_with_vended_keys(
+        self, lake: TestLake, server: Server, catalog: str, table: str
+    ) -> None:
         run, name = spark.session().sql, f"{catalog}.eng.{table}"
         assert [tuple(row) for row in run(f"SELECT i FROM {name} ORDER BY i").collect()] == ROWS
         run(f"INSERT INTO {name} VALUES (1000)")
@@ -205,14 +211,14 @@ class TestSpark:
         run(f"DELETE FROM {name} WHERE i < 10")
         assert rows(lake, table) == [(i,) for i in [*range(10, 100), 1000, *range(5000, 5005)]]
 
-    def test_it_creates(self, lake: TestLake, catalog: str) -> None:
+    def test_spark_creates_tables_with_vended_keys(self, lake: TestLake, catalog: str) -> None:
         name = f"made_{uuid4().hex[:8]}"
         run = spark.session().sql
         run(f"CREATE TABLE {catalog}.eng.{name} USING iceberg AS SELECT id AS i FROM range(3)")
         run(f"CREATE OR REPLACE TABLE {catalog}.eng.{name} USING iceberg AS SELECT id AS i FROM range(4)")
         assert rows(lake, name) == [(0,), (1,), (2,), (3,)]
 
-    def test_what_it_would_delete_stays_and_nothing_fails(
+    def test_spark_procedures_succeed_although_vended_keys_cannot_delete_files(
         self, lake: TestLake, server: Server, catalog: str, table: str
     ) -> None:
         run, name = spark.session().sql, f"{catalog}.eng.{table}"
@@ -226,7 +232,7 @@ class TestSpark:
             found = db.execute(f"SELECT count(*) FROM eng.{table} AT (VERSION => {then})").fetchall()
         assert found == [(101,)]
 
-    def test_writers_that_lose_a_race_clean_up_in_vain_and_try_again(
+    def test_concurrent_spark_writers_retry_although_they_cannot_delete_their_files(
         self, lake: TestLake, catalog: str, table: str
     ) -> None:
         failed: list[Exception] = []
@@ -254,7 +260,7 @@ class TestSigned:
         with servers.server(lake.settings, tmp_path, sts_role_arn=None, remote_signing=True) as running:
             yield running
 
-    def test_spark_reads_and_writes(self, lake: TestLake, signing: Server, table: str) -> None:
+    def test_spark_reads_and_writes_with_remote_signing(self, lake: TestLake, signing: Server, table: str) -> None:
         run = spark.session().sql
         name = f"{spark_catalog(lake, signing, 'remote-signing')}.eng.{table}"
         assert [tuple(row) for row in run(f"SELECT i FROM {name} ORDER BY i").collect()] == ROWS

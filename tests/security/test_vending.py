@@ -47,20 +47,24 @@ def s3(answer: dict[str, Any]) -> Any:
 
 
 class TestWhatIsOpen:
-    def test_the_files_of_both_engines_can_be_read(self, lake: TestLake, answer: dict[str, Any], s3: Any) -> None:
+    def test_vended_keys_read_the_files_of_ducklake_and_iceberg(
+        self, lake: TestLake, answer: dict[str, Any], s3: Any
+    ) -> None:
         metadata = answer["metadata"]
         for location in (file_of(lake, "t"), answer["metadata-location"], metadata["snapshots"][0]["manifest-list"]):
             assert status(s3.get_object, **at(location)) == 200, location
 
-    def test_own_directories_can_be_listed(self, lake: TestLake, answer: dict[str, Any], s3: Any) -> None:
+    def test_vended_keys_list_the_directories_of_the_table(
+        self, lake: TestLake, answer: dict[str, Any], s3: Any
+    ) -> None:
         for location in (directory(file_of(lake, "t")), answer["metadata"]["location"] + "/"):
             place = at(location)
             assert status(s3.list_objects_v2, Bucket=place["Bucket"], Prefix=place["Key"]) == 200
 
-    def test_what_is_not_there_is_not_denied(self, answer: dict[str, Any], s3: Any) -> None:
+    def test_vended_keys_get_404_for_missing_objects_of_the_table(self, answer: dict[str, Any], s3: Any) -> None:
         assert status(s3.head_object, **at(answer["metadata"]["location"] + "/data/new.parquet")) == 404
 
-    def test_clients_write_where_they_are_told_to(self, answer: dict[str, Any], s3: Any) -> None:
+    def test_vended_keys_write_to_the_location_of_the_table(self, answer: dict[str, Any], s3: Any) -> None:
         place = at(answer["metadata"]["location"] + "/data/written.parquet")
         assert status(s3.put_object, **place, Body=b"x") == 200
         upload = s3.create_multipart_upload(**place)["UploadId"]
@@ -69,7 +73,9 @@ class TestWhatIsOpen:
 
 
 class TestWhatIsNot:
-    def test_nothing_of_a_neighbour(self, lake: TestLake, server: Server, answer: dict[str, Any], s3: Any) -> None:
+    def test_vended_keys_do_not_open_other_tables(
+        self, lake: TestLake, server: Server, answer: dict[str, Any], s3: Any
+    ) -> None:
         """Be it one whose name goes on where ours ends."""
         mine = at(answer["metadata"]["location"] + "/data/copy.parquet")
         for table in ("t2", "other"):
@@ -85,7 +91,7 @@ class TestWhatIsNot:
                 assert status(s3.list_objects_v2, Bucket=above["Bucket"], Prefix=above["Key"]) == DENIED
             assert status(vended.own_client(lake.settings).get_object, **at(file_of(lake, table))) == 200
 
-    def test_nothing_above(self, lake: TestLake, answer: dict[str, Any], s3: Any) -> None:
+    def test_vended_keys_do_not_list_parent_directories(self, lake: TestLake, answer: dict[str, Any], s3: Any) -> None:
         place = at(directory(file_of(lake, "t")))
         bucket, key = place["Bucket"], place["Key"]
         for prefix in ("", key[:-1], directory(key[:-1]), directory(at(answer["metadata"]["location"])["Key"])):
@@ -94,11 +100,13 @@ class TestWhatIsNot:
         assert status(s3.get_bucket_policy, Bucket=bucket) == DENIED
         assert status(s3.delete_bucket, Bucket=bucket) == DENIED
 
-    def test_ducklakes_directory_is_not_written(self, lake: TestLake, s3: Any) -> None:
+    def test_vended_keys_do_not_write_to_the_ducklake_directory(self, lake: TestLake, s3: Any) -> None:
         assert status(s3.put_object, **at(directory(file_of(lake, "t")) + "x.parquet"), Body=b"") == DENIED
         assert status(s3.put_object, **at(file_of(lake, "t")), Body=b"") == DENIED
 
-    def test_but_for_delete_files_of_duckdbs_iceberg_extension(self, lake: TestLake, server: Server, s3: Any) -> None:
+    def test_vended_keys_of_duckdbs_iceberg_extension_write_delete_files_beside_data_files(
+        self, lake: TestLake, server: Server, s3: Any
+    ) -> None:
         """It puts them where the data files are. Nothing of DuckLake's is called so."""
         beside = directory(file_of(lake, "t")) + "x=1/c0ffee-deletes."
         assert status(s3.put_object, **at(beside + "parquet"), Body=b"") == DENIED
@@ -111,7 +119,7 @@ class TestWhatIsNot:
             assert status(extension.put_object, **at(location), Body=b"") == DENIED
         assert status(extension.put_object, **at(file_of(lake, "t2") + "-deletes.parquet"), Body=b"") == DENIED
 
-    def test_nothing_is_deleted(self, lake: TestLake, answer: dict[str, Any], s3: Any) -> None:
+    def test_vended_keys_cannot_delete(self, lake: TestLake, answer: dict[str, Any], s3: Any) -> None:
         """Not even what is the table's own: DuckLake's older snapshots may need it."""
         for location in (file_of(lake, "t"), answer["metadata-location"]):
             assert status(s3.delete_object, **at(location)) == DENIED
@@ -119,7 +127,7 @@ class TestWhatIsNot:
             assert len(s3.delete_objects(Bucket="mergus", Delete=objects)["Errors"]) == 1
             assert status(s3.get_object, **at(location)) == 200
 
-    def test_keys_for_reading_do_not_write(self, lake: TestLake, server: Server) -> None:
+    def test_vended_keys_for_reading_cannot_write(self, lake: TestLake, server: Server) -> None:
         """The lake as it was can only be read."""
         ((head,),) = lake.sql("SELECT max(snapshot_id) FROM ducklake_snapshot")
         then = load(server, "t", prefix=f"lake@{head}")
@@ -129,7 +137,7 @@ class TestWhatIsNot:
             assert status(reader.put_object, **at(f"{location}/data/{name}"), Body=b"") == DENIED
             assert status(reader.create_multipart_upload, **at(f"{location}/data/{name}")) == DENIED
 
-    def test_they_are_nobody_elses_keys(self, lake: TestLake, answer: dict[str, Any]) -> None:
+    def test_vended_keys_are_not_the_keys_of_the_server(self, lake: TestLake, answer: dict[str, Any]) -> None:
         config, secret = answer["config"], lake.settings.s3_secret_access_key
         assert secret is not None
         assert config["s3.session-token"]
@@ -138,7 +146,7 @@ class TestWhatIsNot:
 
 
 class TestTheAnswer:
-    def test_who_does_not_ask_gets_none(self, server: Server) -> None:
+    def test_keys_are_vended_only_on_request(self, server: Server) -> None:
         plain = server.http.get(f"{server.path('main')}/tables/t")
         assert plain.json()["config"] == {}
         assert "storage-credentials" not in plain.json()
@@ -147,13 +155,13 @@ class TestTheAnswer:
             answer = server.http.get(f"{server.path('main')}/tables/t", headers=headers)
             assert answer.content == plain.content
 
-    def test_everything_else_is_the_same(self, server: Server) -> None:
+    def test_a_load_with_vended_keys_returns_the_same_metadata(self, server: Server) -> None:
         plain, opened = server.http.get(f"{server.path('main')}/tables/t").json(), load(server, "t").json()
         assert {k: v for k, v in opened.items() if k not in ("config", "storage-credentials")} == {
             k: v for k, v in plain.items() if k != "config"
         }
 
-    def test_it_says_when_keys_expire_and_where_there_are_new_ones(self, server: Server) -> None:
+    def test_vended_keys_come_with_their_expiry_and_a_refresh_endpoint(self, server: Server) -> None:
         config = keys_of(load(server, "t"))
         assert config.items() <= load(server, "t").json()["config"].items()
         path = config["client.refresh-credentials-endpoint"]
@@ -164,14 +172,18 @@ class TestTheAnswer:
         (there,) = load(server, "t").json()["storage-credentials"]
         assert entry["prefix"] == there["prefix"]
 
-    def test_java_gets_one_entry_for_all_places_and_duckdb_one_for_each(self, lake: TestLake, server: Server) -> None:
+    def test_java_clients_get_one_credential_entry_and_duckdb_one_for_each_directory(
+        self, lake: TestLake, server: Server
+    ) -> None:
         (entry,) = load(server, "t").json()["storage-credentials"]
         places = [directory(file_of(lake, "t")), load(server, "t").json()["metadata"]["location"] + "/"]
         assert all(place.startswith(entry["prefix"]) for place in places)
         entries = load(server, "t", **{"User-Agent": "duckdb/v1.5.5"}).json()["storage-credentials"]
         assert {e["prefix"] for e in entries} == set(places)
 
-    def test_an_etag_names_the_keys_too(self, lake: TestLake, server: Server, tmp_path: Path) -> None:
+    def test_the_etag_of_a_load_depends_on_its_vended_keys(
+        self, lake: TestLake, server: Server, tmp_path: Path
+    ) -> None:
         plain, opened = server.http.get(f"{server.path('main')}/tables/t"), load(server, "t")
         assert plain.headers["etag"] != opened.headers["etag"]
         assert load(server, "t").content == opened.content
@@ -188,7 +200,7 @@ class TestTheAnswer:
             tag = {"If-None-Match": opened.headers["etag"]}
             assert second.http.get(path, headers={**ASK, **tag}).status_code == 200
 
-    def test_creating_a_table_opens_it_at_once(self, server: Server) -> None:
+    def test_create_table_vends_keys_for_the_new_table(self, server: Server) -> None:
         for stage in (False, True):
             body = {"name": f"made_{stage}".lower(), "schema": SCHEMA, "stage-create": stage}
             made = server.http.post(f"{server.path('main')}/tables", json=body, headers=ASK)
@@ -197,7 +209,7 @@ class TestTheAnswer:
             plain = server.http.post(f"{server.path('main')}/tables", json={**body, "name": f"plain_{stage}".lower()})
             assert plain.json()["config"] == {}
 
-    def test_keys_are_never_kept_in_postgres(self, lake: TestLake, server: Server) -> None:
+    def test_vended_keys_are_not_stored_in_postgres(self, lake: TestLake, server: Server) -> None:
         """What is kept for a request that comes again has none; it gets some all the same."""
         for stage in (False, True):
             headers = {**ASK, "Idempotency-Key": request_keys.new_key()}
@@ -214,7 +226,7 @@ class TestTheAnswer:
                 assert config["s3.session-token"] not in kept
                 assert "storage-credentials" not in kept
 
-    def test_nor_in_the_log(self, server: Server, answer: dict[str, Any]) -> None:
+    def test_vended_keys_are_not_logged(self, server: Server, answer: dict[str, Any]) -> None:
         log = server.log.read_text()
         for name in ("s3.secret-access-key", "s3.session-token", "s3.access-key-id"):
             assert answer["config"][name] not in log

@@ -66,7 +66,7 @@ OUTSIDE = "postgres_scan('host=127.0.0.1 port={port} connect_timeout=1', 'public
     ],
 )
 @pytest.mark.parametrize("through", ["itself", "a view", "a view of a view"])
-def test_a_view_that_leads_out_is_not_bound(
+def test_a_view_that_reads_outside_the_lake_is_not_described(
     text: str, through: str, server: Server, lake: TestLake, knocks: tuple[int, list[object]]
 ) -> None:
     port, came = knocks
@@ -79,7 +79,9 @@ def test_a_view_that_leads_out_is_not_bound(
     assert came == []
 
 
-def test_nor_through_a_macro(server: Server, lake: TestLake, knocks: tuple[int, list[object]]) -> None:
+def test_a_view_that_reads_outside_the_lake_through_a_macro_is_not_described(
+    server: Server, lake: TestLake, knocks: tuple[int, list[object]]
+) -> None:
     port, came = knocks
     with lake.duckdb() as db:
         db.execute("CREATE MACRO leads(a) AS TABLE SELECT 1 AS x")
@@ -101,7 +103,7 @@ def test_nor_through_a_macro(server: Server, lake: TestLake, knocks: tuple[int, 
     assert came == []
 
 
-def test_views_of_the_lake_are_bound(server: Server, db: duckdb.DuckDBPyConnection) -> None:
+def test_views_within_the_lake_are_described(server: Server, db: duckdb.DuckDBPyConnection) -> None:
     db.execute("CREATE TABLE seen(i INTEGER, s VARCHAR)")
     db.execute("CREATE MACRO twice(a) AS a * 2; CREATE MACRO several(n) AS TABLE SELECT * FROM range(n) AS r(x)")
     for name, text in {

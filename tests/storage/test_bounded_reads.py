@@ -25,5 +25,5 @@ async def _parts(objects: Objects, place: Location) -> None:
     assert await objects.get_range(here, 0, 10) == b"0123456789"
 
 
-def test_large_objects_are_read_in_part_or_not_at_all(objects: Objects, place: Location) -> None:
+def test_objects_above_the_size_limit_are_not_read_whole(objects: Objects, place: Location) -> None:
     asyncio.run(_parts(objects, place))

@@ -15,13 +15,13 @@ locations = st.builds(
 
 
 @given(locations)
-def test_text_and_location_translate_into_each_other(location: Location) -> None:
+def test_a_location_is_parsed_back_from_its_text(location: Location) -> None:
     assert Location.parse(str(location)) == location
     assert Location.parse(location.directory) == location
 
 
 @given(locations, part)
-def test_what_lies_below_is_contained_and_what_lies_beside_is_not(location: Location, name: str) -> None:
+def test_a_location_contains_what_lies_below_it_and_nothing_beside_it(location: Location, name: str) -> None:
     below = location / name
     assert location.contains(below)
     assert location.contains(location)
@@ -51,7 +51,7 @@ def test_what_lies_below_is_contained_and_what_lies_beside_is_not(location: Loca
         "S3://bucket/x",
     ],
 )
-def test_what_is_not_a_plain_location_is_refused(text: str) -> None:
+def test_a_malformed_location_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="location"):
         Location.parse(text)
 
@@ -65,5 +65,5 @@ def test_a_percent_sign_is_a_name_not_an_escape() -> None:
 
 
 @pytest.mark.parametrize("text", ["/a/b", "file:/a/b", "file:///a/b", "file:///a/b/"])
-def test_the_ways_to_write_a_local_path_are_one(text: str) -> None:
+def test_all_spellings_of_a_local_path_are_the_same_location(text: str) -> None:
     assert str(Location.parse(text)) == "file:///a/b"

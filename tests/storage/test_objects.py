@@ -44,7 +44,7 @@ async def _listing(objects: Objects, place: Location) -> None:
     assert await objects.get(place / "someone") == b"else's"
 
 
-def test_listing_and_deleting_many(objects: Objects, place: Location) -> None:
+def test_many_objects_are_listed_and_deleted(objects: Objects, place: Location) -> None:
     asyncio.run(_listing(objects, place))
 
 
@@ -92,7 +92,7 @@ def test_a_missing_bucket_is_not_reachable(objects: Objects) -> None:
     asyncio.run(_unreachable(objects))
 
 
-def test_a_bucket_is_made_once() -> None:
+def test_ensure_bucket_creates_a_bucket_once() -> None:
     settings = backend_settings()
     name = f"b-{uuid4().hex[:20]}"
     assert ensure_bucket(name, settings)

@@ -54,7 +54,7 @@ keys = st.lists(parts, min_size=1, max_size=4).map(tuple)
 
 
 @given(st.lists(keys, min_size=1, max_size=3), keys, st.booleans())
-def test_a_policy_opens_its_directories_and_nothing_else(
+def test_a_policy_allows_its_directories_only(
     directories: list[tuple[str, ...]], other: tuple[str, ...], may_write: bool
 ) -> None:
     scope = tuple(Location("s3", "bkt", d) for d in directories)
@@ -79,7 +79,7 @@ def test_a_policy_opens_its_directories_and_nothing_else(
 
 
 @given(keys, keys)
-def test_a_single_object_is_just_that(key: tuple[str, ...], other: tuple[str, ...]) -> None:
+def test_a_policy_for_a_single_object_allows_that_object_only(key: tuple[str, ...], other: tuple[str, ...]) -> None:
     policy = session_policy(Scope((), (), (Location("s3", "bkt", key),)), EXACT)
     for asked in (key, other, (*key, "x")):
         assert allows(policy, "s3:GetObject", "bkt", "/".join(asked)) == (asked == key)
@@ -87,7 +87,7 @@ def test_a_single_object_is_just_that(key: tuple[str, ...], other: tuple[str, ..
 
 
 @given(st.lists(keys, min_size=1, max_size=3))
-def test_a_store_that_is_not_exact_gets_plain_names_alone(directories: list[tuple[str, ...]]) -> None:
+def test_a_policy_for_a_store_without_escapes_allows_plain_names_only(directories: list[tuple[str, ...]]) -> None:
     scope = Scope(tuple(Location("s3", "bkt", d) for d in directories))
     try:
         policy = session_policy(scope, Terms())
@@ -101,7 +101,9 @@ def test_a_store_that_is_not_exact_gets_plain_names_alone(directories: list[tupl
 
 
 @given(keys, keys)
-def test_delete_files_may_lie_beside_others(directory: tuple[str, ...], other: tuple[str, ...]) -> None:
+def test_a_policy_may_allow_writing_only_delete_files_beside_data_files(
+    directory: tuple[str, ...], other: tuple[str, ...]
+) -> None:
     place, asked = Location("s3", "bkt", directory), "/".join(other)
     policy = session_policy(Scope((), beside=(place,)), EXACT)
     inside = asked.startswith(f"{place.key}/")
@@ -116,7 +118,7 @@ def many(count: int) -> Scope:
     return Scope(tuple(Location.parse(f"s3://bucket/some/long/way/to/a/directory/{i:04}") for i in range(count)))
 
 
-def test_what_does_not_fit_is_refused_and_never_widened() -> None:
+def test_a_scope_too_large_for_a_policy_is_refused_and_never_widened() -> None:
     fits = max(n for n in range(1, 60) if _speaks(many(n)))
     policy = session_policy(many(fits), Terms())
     assert fits > 10
@@ -135,17 +137,17 @@ def _speaks(scope: Scope) -> bool:
 
 
 @pytest.mark.parametrize("place", ["s3://bucket", "s3://bucket/", "file:///data/t"])
-def test_no_policy_is_about_a_whole_bucket_or_a_disk(place: str) -> None:
+def test_a_policy_for_a_whole_bucket_or_a_local_disk_is_refused(place: str) -> None:
     with pytest.raises(Unspeakable):
         session_policy(Scope((Location.parse(place),)), EXACT)
 
 
-def test_nor_about_nothing() -> None:
+def test_a_policy_for_an_empty_scope_is_refused() -> None:
     with pytest.raises(Unspeakable):
         session_policy(Scope(()), EXACT)
 
 
-def test_places_in_others_are_said_once() -> None:
+def test_a_policy_omits_directories_within_other_directories() -> None:
     inner, outer = Location.parse("s3://b-1/a/b/c"), Location.parse("s3://b-1/a/b")
     policy = session_policy(Scope((inner, outer), (inner,), (inner / "x", outer / "y")), Terms("aws-cn"))
     document = json.loads(policy)

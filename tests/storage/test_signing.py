@@ -42,7 +42,7 @@ def meant(method: str, uri: str, headers: dict[str, list[str]] | None = None, **
         ("DELETE", "?uploadId=abc", "write"),
     ],
 )
-def test_objects_are_read_and_written(method: str, query: str, access: str) -> None:
+def test_requests_that_read_or_write_an_object_are_understood(method: str, query: str, access: str) -> None:
     found = meant(method, f"{STORE}/bkt/a/b%20c.parquet{query}")
     assert (found.access, found.place) == (access, Location("s3", "bkt", ("a", "b c.parquet")))
     assert found.url.startswith(f"{STORE}/bkt/a/b%20c.parquet")
@@ -71,7 +71,7 @@ def test_objects_are_read_and_written(method: str, query: str, access: str) -> N
         ("GET", "?X-Amz-Signature=1"),
     ],
 )
-def test_nothing_else_is_done_to_them(method: str, query: str) -> None:
+def test_other_requests_on_objects_are_not_signed(method: str, query: str) -> None:
     with pytest.raises(Forbidden):
         meant(method, f"{STORE}/bkt/a/b{query}")
 
@@ -85,12 +85,12 @@ def test_nothing_else_is_done_to_them(method: str, query: str) -> None:
         "x-amz-bypass-governance-retention",
     ],
 )
-def test_headers_that_mean_something_else_are_refused(header: str) -> None:
+def test_headers_that_change_the_meaning_of_a_request_are_refused(header: str) -> None:
     with pytest.raises(Forbidden):
         meant("PUT", f"{STORE}/bkt/a/b", {header: ["x"]})
 
 
-def test_of_other_headers_only_checksums_are_signed() -> None:
+def test_only_checksum_headers_of_a_client_are_signed() -> None:
     given = {"Range": ["bytes=0-1"], "Content-Type": ["x"], "x-amz-checksum-crc32": ["AAAA"], "amz-sdk-request": ["1"]}
     dated = {"X-Amz-Date": ["20200101T000000Z"], "Authorization": ["mine"], "x-amz-security-token": ["mine"]}
     assert meant("PUT", f"{STORE}/bkt/a/b", {**given, **dated}).headers == {
@@ -115,7 +115,7 @@ def test_of_other_headers_only_checksums_are_signed() -> None:
         "https://bkt.s3.eu-central-1.amazonaws.com/a",
     ],
 )
-def test_other_hosts_are_not_signed_for(uri: str) -> None:
+def test_requests_to_other_hosts_are_not_signed(uri: str) -> None:
     with pytest.raises(Forbidden):
         meant("GET", uri)
 
@@ -128,19 +128,19 @@ def test_other_hosts_are_not_signed_for(uri: str) -> None:
         *("/b/a", "/bkt/a?uploadId=1&uploadId=2", "/bkt/a#x", "/bkt%2Fa%2F..%2Fb"),
     ],
 )
-def test_keys_are_in_normal_form(path: str) -> None:
+def test_object_keys_that_are_not_in_normal_form_are_refused(path: str) -> None:
     for method in ("GET", "PUT", "DELETE"):
         with pytest.raises((BadRequest, Forbidden)):
             meant(method, f"{STORE}{path}")
 
 
-def test_user_and_password_are_no_part_of_an_address() -> None:
+def test_addresses_with_user_and_password_are_refused() -> None:
     for uri in ("http://u:p@127.0.0.1:8333/bkt/a", "http://127.0.0.1:8333@evil.example/bkt/a", "http://[::1/bkt/a"):
         with pytest.raises((BadRequest, Forbidden)):
             meant("GET", uri)
 
 
-def test_names_that_look_encoded_are_names() -> None:
+def test_object_names_that_look_percent_encoded_are_decoded_once() -> None:
     """Spark writes partition values so."""
     found = meant("GET", f"{STORE}/bkt/ts=12%253A00/x+y%2Bz.parquet")
     assert found.place.parts == ("ts=12%3A00", "x+y+z.parquet")
@@ -150,7 +150,7 @@ def test_names_that_look_encoded_are_names() -> None:
 @given(
     st.lists(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=6), min_size=1, max_size=4)
 )
-def test_what_is_signed_is_what_was_looked_at(parts: list[str]) -> None:
+def test_the_signed_url_names_the_object_that_was_checked(parts: list[str]) -> None:
     try:
         found = meant("GET", f"{STORE}/bkt/{'/'.join(quote(p, safe='') for p in parts)}")
     except BadRequest:
@@ -178,7 +178,7 @@ def test_buckets_of_aws_are_in_the_host_or_in_the_path(uri: str, bucket: str) ->
             meant("GET", other, s3_endpoint=None)
 
 
-def test_listing_is_of_a_directory() -> None:
+def test_only_listings_of_a_directory_are_understood() -> None:
     for prefix, place in (("a%2Fb%2F", ("a", "b")), ("a/b/c", ("a", "b"))):
         found = meant("GET", f"{STORE}/bkt?list-type=2&prefix={prefix}&max-keys=5")
         assert (found.access, found.place.parts) == ("list", place)
