@@ -93,9 +93,12 @@ class StateDir:
         if wanted is not None:
             require_free_port("127.0.0.1", wanted, name)
             return wanted
-        port = int(self._kept("ports.json", name, lambda: str(free_port())))
-        if not is_free("127.0.0.1", port):
-            self._store("ports.json", name, str(port := free_port()))
+        known = {other: int(port) for other, port in self._load("ports.json").items()}
+        port = known.pop(name, None)
+        if port is None or not is_free("127.0.0.1", port):
+            # ports of other names are free as well until their servers start
+            port = next(found for found in iter(free_port, None) if found not in known.values())
+            self._store("ports.json", name, str(port))
         return port
 
     def write_connection(self, values: dict[str, str]) -> None:
