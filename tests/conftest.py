@@ -35,6 +35,7 @@ UNIT = (
     "tests/access/",
     "tests/catalog/",
     "tests/ducklake/",
+    "tests/embedded/test_state.py",
     "tests/iceberg/",
     "tests/materialise/",
     "tests/pipeline/test_canonical.py",
@@ -114,10 +115,11 @@ class SharedSpark:
 
     def pytest_unconfigure(self) -> None:
         if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._process.wait(30)
+            # it may be starting still, and would notice only then that its input is closed
+            self._process.kill()
+            self._process.wait()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(SharedSpark())
+    if config.option.markexpr != "unit":
+        config.pluginmanager.register(SharedSpark())
