@@ -48,6 +48,9 @@ def session() -> SparkSession:
         conf = SparkConf(loadDefaults=False)
         conf.setAll(list(_conf(Path(mkdtemp(prefix="mergus-spark-", dir=os.environ.get("MERGUS_STATE_DIR")))).items()))
     gateway: Any = launch_gateway(conf)
+    # a process that a test starts is to have a Spark of its own
+    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
+        os.environ.pop(name, None)
     # the first process makes the context, the others find it
     java = gateway.jvm.JavaSparkContext.fromSparkContext(gateway.jvm.org.apache.spark.SparkContext.getOrCreate())
     context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf()))
