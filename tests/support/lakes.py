@@ -124,10 +124,13 @@ class TestLake:
 
     def become_another(self, data_path: str | None) -> None:
         """Gives a copy of the template what no two lakes share: where data goes, a key, the time of set-up."""
-        self.sql("UPDATE ducklake_metadata SET value = %s WHERE key = 'data_path'", data_path)
-        self.sql("UPDATE catalog SET token_key = uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())")
-        self.sql("UPDATE ducklake_snapshot SET snapshot_time = now()")
-        self.sql("UPDATE ducklake_schema SET schema_uuid = gen_random_uuid()")
+        query = """
+            WITH place AS (UPDATE ducklake_metadata SET value = %s WHERE key = 'data_path'),
+                 key AS (UPDATE catalog SET token_key = uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())),
+                 time AS (UPDATE ducklake_snapshot SET snapshot_time = now())
+            UPDATE ducklake_schema SET schema_uuid = gen_random_uuid()
+        """
+        self.sql(query, data_path)
 
     def snapshots(self) -> list[Row]:
         """(id, schema_version, next_catalog_id, next_file_id, changes_made), oldest first."""

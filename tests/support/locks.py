@@ -8,9 +8,8 @@ from typing import Any
 import psycopg
 
 from tests.support.lakes import TestLake
-
-WAITING = """SELECT FROM pg_locks
-             WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+from tests.support.listeners import eventually
+from tests.support.waits import lock_waiters
 
 
 @asynccontextmanager
@@ -25,8 +24,4 @@ async def held_up(lake: TestLake, table: str, mode: str = "EXCLUSIVE") -> AsyncG
 
 
 async def until_held_up(lake: TestLake) -> None:
-    for _ in range(1000):
-        if await asyncio.to_thread(lake.sql, WAITING):
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("nobody waits for the lock")
+    await asyncio.to_thread(eventually, lambda: lock_waiters(lake), 10, lambda: "nobody waits for the lock")

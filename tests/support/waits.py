@@ -6,12 +6,12 @@ from tests.support.listeners import eventually, metrics
 from tests.support.servers import Server
 
 
-def lock_waiters(lake: TestLake, table: str) -> int:
-    """Sessions of this lake that wait for a lock on one of its tables."""
+def lock_waiters(lake: TestLake, table: str | None = None) -> int:
+    """Sessions of this lake that wait for a lock on one of its tables, or on any."""
     # lakes are copies of one database, so their tables have the same numbers
     query = """SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database
-               WHERE NOT granted AND datname = current_database() AND relation = %s::regclass"""
-    ((found,),) = lake.sql(query, table)
+               WHERE NOT granted AND datname = current_database() AND coalesce(relation = %s::regclass, %s)"""
+    ((found,),) = lake.sql(query, table, table is None)
     return found
 
 
