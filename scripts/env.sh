@@ -59,8 +59,9 @@ install() {
   fi
   say "installing what requirements.lock names for [$1]"
   case $1 in *spark*) say "Spark is a download of some 400 MB; it needs Java 17" ;; esac
-  # again with the system's certificates: behind a proxy that signs for itself only they are right
-  uv_install "$1" || uv_install "$1" --system-certs || exit 1
+  # From uv's cache if it has everything: versions are pinned, and a registry that sends no cache headers would
+  # otherwise make uv build Spark again. The last try is for proxies that only the system's certificates accept.
+  uv_install "$1" --offline --quiet 2>/dev/null || uv_install "$1" || uv_install "$1" --system-certs || exit 1
   rm -f "$venv/.mergus-stamp.$1."*
   touch "$stamp" || exit 1
 }
