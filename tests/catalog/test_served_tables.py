@@ -49,7 +49,7 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def test_loads_at_once_are_one_piece_of_work(lake: TestLake) -> None:
+def test_concurrent_loads_of_a_table_share_one_materialisation(lake: TestLake) -> None:
     async def story() -> None:
         async with process(lake) as served:
             table_id = await create_table(served.pool, "single_flight")
@@ -64,7 +64,7 @@ def test_loads_at_once_are_one_piece_of_work(lake: TestLake) -> None:
     run(story)
 
 
-def test_a_second_load_asks_postgres_for_nothing_but_news(lake: TestLake) -> None:
+def test_a_cached_load_queries_postgres_only_for_the_newest_snapshot(lake: TestLake) -> None:
     async def story() -> None:
         async with process(lake) as served:
             table_id = await create_table(served.pool, "kept_ready")
@@ -83,7 +83,7 @@ def test_a_second_load_asks_postgres_for_nothing_but_news(lake: TestLake) -> Non
     run(story)
 
 
-def test_a_table_that_changed_is_not_answered_from_memory_and_another_is(lake: TestLake) -> None:
+def test_a_commit_invalidates_the_cache_of_its_table_only(lake: TestLake) -> None:
     async def story() -> None:
         async with process(lake) as served:
             moving, still = [await create_table(served.pool, f"changing_{n}") for n in range(2)]
@@ -101,7 +101,7 @@ def test_a_table_that_changed_is_not_answered_from_memory_and_another_is(lake: T
     run(story)
 
 
-def test_an_answer_that_was_begun_before_a_commit_does_not_do_for_one_who_came_after_it(lake: TestLake) -> None:
+def test_a_load_that_starts_after_a_commit_does_not_share_an_older_load(lake: TestLake) -> None:
     async def story() -> None:
         async with process(lake) as served:
             table_id = await create_table(served.pool, "began_before")
@@ -123,7 +123,7 @@ def test_an_answer_that_was_begun_before_a_commit_does_not_do_for_one_who_came_a
     run(story)
 
 
-def test_a_client_that_goes_away_does_not_take_the_work_from_others(lake: TestLake) -> None:
+def test_a_client_that_disconnects_does_not_cancel_a_load_that_others_await(lake: TestLake) -> None:
     async def story() -> None:
         async with process(lake) as served:
             table_id = await create_table(served.pool, "goes_away")
@@ -145,7 +145,7 @@ def test_a_client_that_goes_away_does_not_take_the_work_from_others(lake: TestLa
     run(story)
 
 
-def test_the_failure_of_work_that_began_before_is_not_the_answer_for_who_came_later(lake: TestLake) -> None:
+def test_a_later_load_does_not_fail_with_the_error_of_an_older_one(lake: TestLake) -> None:
     """A table that comes back while one looks at a state without it."""
 
     async def story() -> None:
@@ -169,7 +169,7 @@ def test_the_failure_of_work_that_began_before_is_not_the_answer_for_who_came_la
     run(story)
 
 
-def test_what_nobody_asked_for_is_put_on_storage_with_its_signs_and_not_kept(lake: TestLake) -> None:
+def test_a_table_materialised_in_advance_is_stored_with_its_version_hint_and_not_cached(lake: TestLake) -> None:
     async def story() -> None:
         async with process(lake) as served:
             table_id = await create_table(served.pool, "brought")
@@ -189,7 +189,9 @@ def test_what_nobody_asked_for_is_put_on_storage_with_its_signs_and_not_kept(lak
     run(story)
 
 
-def test_nobody_waits_for_history_longer_than_its_patience_and_the_rest_is_made_behind(lake: TestLake) -> None:
+def test_a_load_returns_after_its_history_patience_and_the_rest_is_materialised_in_the_background(
+    lake: TestLake,
+) -> None:
     async def story() -> None:
         async with process(lake, history_patience=0) as served:
             table_id = await create_table(served.pool, "long_history")
@@ -206,7 +208,7 @@ def test_nobody_waits_for_history_longer_than_its_patience_and_the_rest_is_made_
     run(story)
 
 
-def test_a_patient_client_is_shown_all_of_a_history(lake: TestLake) -> None:
+def test_a_load_with_enough_patience_lists_the_whole_history(lake: TestLake) -> None:
     async def story() -> None:
         async with process(lake) as served:
             table_id = await create_table(served.pool, "patient")
@@ -218,7 +220,7 @@ def test_a_patient_client_is_shown_all_of_a_history(lake: TestLake) -> None:
     run(story)
 
 
-def test_what_another_process_made_is_made_ready_if_clients_ask_for_it_here(lake: TestLake) -> None:
+def test_metadata_written_by_another_process_is_cached_for_tables_that_clients_load(lake: TestLake) -> None:
     async def story() -> None:
         async with process(lake) as served, process(lake) as elsewhere:
             wanted, other = [await create_table(served.pool, f"heard_{n}") for n in range(2)]
@@ -239,7 +241,7 @@ def test_what_another_process_made_is_made_ready_if_clients_ask_for_it_here(lake
     run(story)
 
 
-def test_a_name_leads_elsewhere_after_another_table_has_got_it(lake: TestLake) -> None:
+def test_a_name_resolves_to_the_table_that_has_it_now(lake: TestLake) -> None:
     async def story() -> None:
         async with process(lake) as served:
             first = await create_table(served.pool, "name_moves")
@@ -253,7 +255,7 @@ def test_a_name_leads_elsewhere_after_another_table_has_got_it(lake: TestLake) -
     run(story)
 
 
-def test_the_past_of_a_dropped_table_is_read_once_and_again_after_the_epoch_has_changed(lake: TestLake) -> None:
+def test_the_history_of_a_dropped_table_is_cached_until_the_epoch_changes(lake: TestLake) -> None:
     async def story() -> None:
         async with process(lake) as served:
             table_id = await create_table(served.pool, "dropped_past")
@@ -279,7 +281,7 @@ def kept_past(served: ServedTables, keys: list[PastKey], head: Head) -> list[boo
     return [served.past_body(key, head) is not None for key in keys]
 
 
-def test_documents_about_the_past_are_kept_for_one_state_and_not_too_many(lake: TestLake) -> None:
+def test_time_travel_documents_are_cached_for_one_state_and_up_to_a_limit(lake: TestLake) -> None:
     async def story() -> None:
         async with process(lake) as served:
             head = await served.look()
@@ -297,7 +299,7 @@ def test_documents_about_the_past_are_kept_for_one_state_and_not_too_many(lake: 
     run(story)
 
 
-def test_signs_are_tried_again_by_who_needs_them_and_not_waited_for_by_who_loads(
+def test_a_failed_version_hint_is_retried_and_no_load_waits_for_it(
     lake: TestLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While another process holds the turn of who sets them."""

@@ -151,7 +151,7 @@ def live_tables(lake: TestLake) -> set[int]:
     return {row[0] for row in lake.sql("SELECT table_id FROM ducklake_table WHERE end_snapshot IS NULL")}
 
 
-def test_one_of_two_leads_and_the_other_takes_over_when_its_session_ends(lake: TestLake) -> None:
+def test_the_second_listener_becomes_leader_when_the_session_of_the_first_ends(lake: TestLake) -> None:
     async def story(pool: Pool) -> None:
         first, second = Noted(pool), Noted(pool)
         table_id = await create_table(pool, "taken_over")
@@ -174,7 +174,7 @@ def test_one_of_two_leads_and_the_other_takes_over_when_its_session_ends(lake: T
     run(lake, story)
 
 
-def test_one_whose_session_ends_begins_anew_says_so_once_and_goes_on_where_it_was(
+def test_a_listener_reconnects_logs_it_once_and_resumes_at_its_watermark(
     lake: TestLake, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(pool: Pool) -> None:
@@ -196,7 +196,7 @@ def test_one_whose_session_ends_begins_anew_says_so_once_and_goes_on_where_it_wa
     assert len(said) == 1
 
 
-def test_one_that_does_not_stand_never_leads_and_hears_what_others_have_made(lake: TestLake) -> None:
+def test_a_follower_never_leads_and_is_notified_of_written_metadata(lake: TestLake) -> None:
     async def story(pool: Pool) -> None:
         storage = Noted(pool)
         table_id = await create_table(pool, "only_hears")
@@ -213,7 +213,7 @@ def test_one_that_does_not_stand_never_leads_and_hears_what_others_have_made(lak
     run(lake, story)
 
 
-def test_a_snapshot_is_heard_of_at_once_and_only_what_it_changed_is_touched(
+def test_a_snapshot_is_processed_at_once_and_only_for_tables_that_it_changed(
     lake: TestLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(pool: Pool) -> None:
@@ -237,7 +237,7 @@ def test_a_snapshot_is_heard_of_at_once_and_only_what_it_changed_is_touched(
     run(lake, story)
 
 
-def test_a_signal_that_is_missed_is_made_good_by_the_next_beat(lake: TestLake) -> None:
+def test_a_missed_notification_is_processed_at_the_next_poll(lake: TestLake) -> None:
     async def story(pool: Pool) -> None:
         storage = Noted(pool)
         table_id = await create_table(pool, "missed_signal")
@@ -256,7 +256,7 @@ def test_a_signal_that_is_missed_is_made_good_by_the_next_beat(lake: TestLake) -
     run(lake, story)
 
 
-def test_who_takes_over_does_what_happened_since_the_last_one_was_done(lake: TestLake) -> None:
+def test_a_new_leader_processes_snapshots_since_the_watermark(lake: TestLake) -> None:
     async def story(pool: Pool) -> None:
         storage = Noted(pool)
         moving, still, dropped = [await create_table(pool, f"since_{n}") for n in range(3)]
@@ -281,7 +281,7 @@ def test_who_takes_over_does_what_happened_since_the_last_one_was_done(lake: Tes
     run(lake, story)
 
 
-def test_who_missed_too_much_looks_at_every_table(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_is_too_far_behind_checks_every_table(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(pool: Pool) -> None:
         storage = Noted(pool)
         table_id = await create_table(pool, "missed_much")
@@ -299,7 +299,7 @@ def test_who_missed_too_much_looks_at_every_table(lake: TestLake, monkeypatch: p
     run(lake, story)
 
 
-def test_every_table_is_looked_at_when_something_has_changed_that_is_no_snapshot(lake: TestLake) -> None:
+def test_a_change_without_a_snapshot_makes_the_leader_check_every_table(lake: TestLake) -> None:
     async def story(pool: Pool) -> None:
         storage = Noted(pool)
         await create_table(pool, "another_epoch")
@@ -313,7 +313,7 @@ def test_every_table_is_looked_at_when_something_has_changed_that_is_no_snapshot
     run(lake, story)
 
 
-def test_a_lake_that_has_gone_back_is_looked_at_as_a_whole_and_nothing_is_called_done_meanwhile(
+def test_after_a_restore_every_table_is_checked_before_the_watermark_moves(
     lake: TestLake,
 ) -> None:
     """As after a restore: the snapshot that this process saw last is another of the same number now."""
@@ -341,7 +341,7 @@ def test_a_lake_that_has_gone_back_is_looked_at_as_a_whole_and_nothing_is_called
     run(lake, story)
 
 
-def test_a_table_that_fails_is_written_down_holds_nothing_up_and_is_struck_out_when_it_is_done(lake: TestLake) -> None:
+def test_a_failing_table_is_recorded_blocks_no_other_and_is_removed_once_it_succeeds(lake: TestLake) -> None:
     async def story(pool: Pool) -> None:
         storage = Noted(pool)
         failing, other = [await create_table(pool, f"fails_{n}") for n in range(2)]
@@ -362,7 +362,7 @@ def test_a_table_that_fails_is_written_down_holds_nothing_up_and_is_struck_out_w
     run(lake, story)
 
 
-def test_who_takes_over_tries_what_failed_again(lake: TestLake) -> None:
+def test_a_new_leader_retries_failed_tables(lake: TestLake) -> None:
     async def story(pool: Pool) -> None:
         storage = Noted(pool)
         failing = await create_table(pool, "fails_for_two")
@@ -378,7 +378,7 @@ def test_who_takes_over_tries_what_failed_again(lake: TestLake) -> None:
     run(lake, story)
 
 
-def test_nothing_is_called_done_before_older_history_is_finished(lake: TestLake) -> None:
+def test_the_watermark_waits_for_unfinished_history(lake: TestLake) -> None:
     async def story(pool: Pool) -> None:
         storage = Noted(pool)
         table_id = await create_table(pool, "history_behind")
@@ -399,7 +399,7 @@ def test_nothing_is_called_done_before_older_history_is_finished(lake: TestLake)
     run(lake, story)
 
 
-def test_no_more_tables_are_worked_on_at_once_than_is_said(lake: TestLake) -> None:
+def test_a_listener_processes_no_more_tables_at_once_than_its_limit(lake: TestLake) -> None:
     async def story(pool: Pool) -> None:
         storage = Noted(pool)
         call_all_done(lake)
@@ -418,7 +418,7 @@ def test_no_more_tables_are_worked_on_at_once_than_is_said(lake: TestLake) -> No
     run(lake, story)
 
 
-def test_a_leader_that_is_silent_is_deposed_and_one_that_speaks_is_not(
+def test_a_silent_leader_is_deposed_and_a_responsive_one_is_not(
     lake: TestLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(pool: Pool) -> None:
@@ -440,7 +440,7 @@ def test_a_leader_that_is_silent_is_deposed_and_one_that_speaks_is_not(
     run(lake, story)
 
 
-def test_the_report_has_what_was_measured_of_the_lake_and_comes_without_it_if_that_fails(
+def test_the_report_contains_lake_measurements_and_is_sent_without_them_if_they_fail(
     lake: TestLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "MEASURE_SECONDS", 0.02)
@@ -470,7 +470,7 @@ def test_the_report_has_what_was_measured_of_the_lake_and_comes_without_it_if_th
     run(lake, story)
 
 
-def test_a_commit_is_on_storage_without_anybody_asking(lake: TestLake) -> None:
+def test_a_commit_is_materialised_without_a_request(lake: TestLake) -> None:
     """With what serves tables in a server."""
 
     async def story(pool: Pool) -> None:
