@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -289,9 +290,23 @@ def hold() -> None:
 
 @backends.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--throw-away", is_flag=True, help="On a temporary state directory that is removed afterwards.")
+@click.option(
+    "--temporary-directory",
+    type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
+    help="Where --throw-away creates its state directory; the default is the system's directory for temporary files.",
+)
 @click.argument("command", nargs=-1, required=True)
-def run(throw_away: bool, command: tuple[str, ...]) -> None:
+def run(throw_away: bool, temporary_directory: Path | None, command: tuple[str, ...]) -> None:
     """Run COMMAND with them, their addresses and keys in its environment, and stop them when it ends."""
     from mergus.dev import run_with_backends
 
-    sys.exit(run_with_backends(command, _progress, throw_away=throw_away, state_path=default_state_dir()))
+    if temporary_directory is not None and not throw_away:
+        raise click.UsageError("--temporary-directory needs --throw-away")
+    code = run_with_backends(
+        command,
+        _progress,
+        throw_away=throw_away,
+        state_path=default_state_dir(),
+        temporary_directory=temporary_directory,
+    )
+    sys.exit(code)

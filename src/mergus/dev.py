@@ -104,12 +104,20 @@ def backends(state_path: Path, progress: Progress) -> None:
         _watch(stack.children)
 
 
-def run_with_backends(command: Sequence[str], progress: Progress, *, throw_away: bool, state_path: Path) -> int:
+def run_with_backends(
+    command: Sequence[str],
+    progress: Progress,
+    *,
+    throw_away: bool,
+    state_path: Path,
+    temporary_directory: Path | None = None,
+) -> int:
     """Runs a command that finds Postgres and S3 in its environment; its exit code."""
     code = 1
     with stop_on_signals(), ExitStack() as cleanup:
         if throw_away:
-            state_path = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="mergus-")))
+            made = tempfile.TemporaryDirectory(prefix="mergus-", dir=temporary_directory)
+            state_path = Path(cleanup.enter_context(made))
             forget_lakes()
             os.environ["MERGUS_STATE_DIR"] = str(state_path)
         state = cleanup.enter_context(StateDir.claim(state_path))

@@ -26,6 +26,8 @@ NOBODY = 65534
 
 # For the tests' throw-away data only: what is committed may be lost when the machine, not the process, dies.
 NOT_DURABLE = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
+# Also for these: the hash of a password that is random and lives for minutes need not be expensive to compute.
+CHEAP_LOGIN = ("--set=scram_iterations=1",)
 
 
 class Postgres:
@@ -37,7 +39,7 @@ class Postgres:
         stop_leftover(self._data / "postmaster.pid", self._data, signal.SIGINT)
         self.port = state.port("postgres", port)
         if not self._data.exists():
-            self._init()
+            self._init(durable=durable)
         command = [
             *as_unprivileged(signal.SIGINT),
             *(str(self._bin / "postgres"), "-D", str(self._data), "-h", "127.0.0.1", "-p", str(self.port)),
@@ -66,7 +68,7 @@ class Postgres:
             return False
         return True
 
-    def _init(self) -> None:
+    def _init(self, *, durable: bool) -> None:
         """In a directory of another name, which becomes the data directory only when it is whole: initdb writes
         PG_VERSION first, and may be interrupted after that."""
         draft = self._data.with_name("data.new")
@@ -79,8 +81,9 @@ class Postgres:
         # a locale that every machine has, and that sorts and folds the same everywhere
         locale = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--encoding=UTF8")
         initdb = (str(self._bin / "initdb"), "-D", str(draft), "-U", USER, f"--pwfile={password}", *locale)
+        auth = ("--auth=scram-sha-256", *(() if durable else CHEAP_LOGIN))
         try:
-            run_whole([*as_unprivileged(signal.SIGKILL), *initdb, "--auth=scram-sha-256"], "initdb")
+            run_whole([*as_unprivileged(signal.SIGKILL), *initdb, *auth], "initdb")
         finally:
             password.unlink()
         draft.rename(self._data)
