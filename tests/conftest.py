@@ -1,3 +1,4 @@
+import gc
 import logging
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from tests.support.servers import Server
 HEAVY = (
     "tests/concurrency/",
     "tests/conformance/",
+    "tests/ducklake/test_data_changes.py::test_one_commit_adds_100000_files",
     "tests/embedded/test_dev.py",
     "tests/faults/",
     "tests/interop/test_time_travel.py",
@@ -45,6 +47,7 @@ UNIT = (
     "tests/pipeline/test_stats_texts.py",
     "tests/storage/",
     "tests/test_documents.py",
+    "tests/test_readers.py",
     "tests/test_shared.py",
 )
 
@@ -68,6 +71,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
     # the long ones first, so that no process works alone at the end
     items.sort(key=lambda item: item.get_closest_marker("unit") is not None)
+
+
+def pytest_collection_finish() -> None:
+    # Half a million objects of modules and tests live until the end. The garbage collector need not look at them, and
+    # what tests leave is small.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def _needs_lake(item: pytest.Item) -> bool:
@@ -109,9 +120,9 @@ class SharedSpark:
         self._process: subprocess.Popen[bytes] | None = None
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: object) -> None:
-        if self._process is None:
-            self._process = spark.launch()
+    def pytest_xdist_setupnodes(self) -> None:
+        # before the first of them starts: each inherits the variable that says where Spark is
+        self._process = spark.launch()
 
     def pytest_unconfigure(self) -> None:
         if self._process is not None:

@@ -35,8 +35,8 @@ from tests.support.formats import LONG
 from tests.support.lakes import TestLake, one_thread
 from tests.support.servers import Server
 
-# Spark takes a third of a second for each: of a longer history it reads so many snapshots.
-SPARK_SNAPSHOTS = 6
+# Spark takes a tenth of a second for each: of a longer history it reads so many snapshots. Others read all of them.
+SPARK_SNAPSHOTS = 6 if LONG else 3
 ALL = frozenset({"pyiceberg", "spark", "duckdb"})
 
 CREATE = "CREATE TABLE t(i INTEGER, s VARCHAR)"
@@ -238,9 +238,13 @@ def served(
     lake: TestLake, folder: Path, format_version: int, listener: str = servers.LISTENER, *, full: bool = LONG
 ) -> Iterator[Served]:
     """A lake behind two servers. Nothing of a long history is left for later: a load waits until it is there."""
-    options = {"format_version": format_version, "history_patience": 60, "listener": listener}
+    options = {"format_version": format_version, "history_patience": 60}
     with ExitStack() as stack:
-        running = [stack.enter_context(servers.server(lake.settings, folder, wait=False, **options)) for _ in range(2)]
+        # the cold server hears of nothing before it is asked
+        running = [
+            stack.enter_context(servers.server(lake.settings, folder, wait=False, listener=who, **options))
+            for who in (listener, "off")
+        ]
         for server in running:
             server.wait_ready()
         warm, cold = (Clients.of(lake, server) for server in running)
@@ -408,10 +412,9 @@ class Story:
         for_spark = spread([at for at in wanted if at is not None], SPARK_SNAPSHOTS)
         tempers = {"warm": self.served.warm, "cold": self.served.cold}
         asked: list[tuple[str, str, int | None, Callable[[], Answer]]] = []
-        for name, temper, at in questions(list(wanted), [*for_spark, None], full=self.served.full):
-            if name in readers:
-                read = getattr(tempers[temper], f"with_{name}")
-                asked.append((temper, name, at, _bound(read, self.schema, table, called[at])))
+        for name, temper, at in questions(readers, list(wanted), [*for_spark, None], full=self.served.full):
+            read = getattr(tempers[temper], f"with_{name}")
+            asked.append((temper, name, at, _bound(read, self.schema, table, called[at])))
         in_turn = [q for q in asked if q[1] != "spark"]
         with ThreadPoolExecutor(2) as pool:
             from_spark = [(q, pool.submit(q[3])) for q in asked if q[1] == "spark"]
@@ -424,20 +427,24 @@ class Story:
 
 
 def questions(
-    snapshots: Sequence[int | None], for_spark: Sequence[int | None], *, full: bool
+    readers: frozenset[str], snapshots: Sequence[int | None], for_spark: Sequence[int | None], *, full: bool
 ) -> Iterator[tuple[str, str, int | None]]:
     """Which reader reads which snapshot through which server.
 
-    Each reader reads each snapshot once, through the two servers in turn, and two readers of one snapshot read it
-    through different servers: so every pair of reader and server, of reader and snapshot, and of server and snapshot
-    is there. `full` is the whole product, but for Spark.
+    PyIceberg and DuckDB both read the first and the last snapshot and the table as it is, through different servers.
+    One of them reads each snapshot between, in turn, and through the two servers in turn: so every snapshot is read,
+    and each of them reads through each server. `full` is the whole product, but for Spark.
     """
+    asked = [name for name in ("pyiceberg", "duckdb") if name in readers]
     servers_of = ("warm", "cold")
+    ends = {*[at for at in snapshots if at is not None][:: max(1, len(snapshots) - 2)], None}
     for turn, at in enumerate(snapshots):
-        for name, offset in (("pyiceberg", 0), ("duckdb", 1)):
-            for temper in servers_of if full else (servers_of[(turn + offset) % 2],):
-                yield name, temper, at
-    for turn, at in enumerate(for_spark):
+        for offset, name in enumerate(asked):
+            if full:
+                yield from ((name, temper, at) for temper in servers_of)
+            elif at in ends or turn % len(asked) == offset:
+                yield name, servers_of[(turn + turn // 2 + offset) % 2], at
+    for turn, at in enumerate(for_spark if "spark" in readers else ()):
         yield "spark", servers_of[turn % 2], at
 
 
