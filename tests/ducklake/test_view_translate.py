@@ -13,6 +13,8 @@ from mergus.ducklake.view_kinds import INT, Columns, Uncertain, kind_of
 from mergus.ducklake.view_sql import canonical
 from mergus.ducklake.view_translate import MOST_CHARACTERS, Relation, Tree, parse, translate, written
 from mergus.ducklake.view_trino import write_for_trino
+from tests.support.formats import LONG
+from tests.support.lakes import one_thread
 from tests.support.view_queries import CERTAIN, NOT_IN_TRINO, ROWS, TABLES, UNCERTAIN, queries
 
 pytestmark = pytest.mark.integration
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def db() -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as session:
+    with one_thread(duckdb.connect()) as session:
         session.execute(f"CREATE SCHEMA s; {TABLES}; {ROWS}")
         yield session
 
@@ -70,12 +72,12 @@ def test_a_translated_query_returns_the_same_rows_and_columns_in_duckdb(
     agrees(db, query)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1000 if LONG else 100)
 @given(query=queries())
-def test_any_generated_translatable_query_returns_the_same_rows_in_duckdb(query: str) -> None:
-    with duckdb.connect() as session:
-        session.execute(f"CREATE SCHEMA s; {TABLES}; {ROWS}")
-        agrees(session, query)
+def test_any_generated_translatable_query_returns_the_same_rows_in_duckdb(
+    db: duckdb.DuckDBPyConnection, query: str
+) -> None:
+    agrees(db, query)
 
 
 @pytest.mark.parametrize(("query", "reason"), UNCERTAIN.items())
