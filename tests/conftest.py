@@ -64,10 +64,10 @@ settings.load_profile("suite")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith(HEAVY):
-            item.add_marker("heavy")
         if item.nodeid.startswith(UNIT) and not item.get_closest_marker("integration") and not _needs_lake(item):
             item.add_marker("unit")
+        elif item.nodeid.startswith(HEAVY):
+            item.add_marker("heavy")
         item.add_marker(pytest.mark.xdist_group(_group(item)))
     # the long ones first, so that no process works alone at the end
     items.sort(key=lambda item: item.get_closest_marker("unit") is not None)

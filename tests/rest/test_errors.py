@@ -8,6 +8,7 @@ import pytest
 
 from tests.support import servers
 from tests.support.lakes import TestLake
+from tests.support.listeners import eventually
 from tests.support.servers import Server, error_of
 
 JSON = {"Content-Type": "application/json"}
@@ -134,7 +135,12 @@ def test_an_unexpected_failure_tells_the_client_nothing_but_its_request_id(lake:
             lake.sql("ALTER TABLE namespace_property RENAME COLUMN other TO value")
         assert error_of(answer) == (500, "InternalServerError")
         assert "value" not in answer.json()["error"]["message"]
-        log = [json.loads(line) for line in running.log.read_text().splitlines()]
-        failures = [line for line in log if "exception" in line]
-        assert [line["request_id"] for line in failures] == [answer.headers["x-request-id"]]
+
+        def failed_requests() -> list[str]:
+            log = [json.loads(line) for line in running.log.read_text().splitlines()]
+            return [line["request_id"] for line in log if "exception" in line]
+
+        # the server logs a failure after it has answered
+        eventually(failed_requests, 10, running.log.read_text)
+        assert failed_requests() == [answer.headers["x-request-id"]]
         assert running.http.get(running.path("main")).status_code == 200
