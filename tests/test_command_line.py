@@ -40,6 +40,17 @@ def test_help_names_every_command_and_every_command_has_help() -> None:
         assert len(own.stdout) > 100
 
 
+def test_throw_away_backends_keep_their_state_in_the_given_directory(tmp_path: Path) -> None:
+    command = ("backends", "run", "--temporary-directory", str(tmp_path))
+    durable = mergus(*command, "--", "true")
+    assert (durable.returncode, "--temporary-directory needs --throw-away" in durable.stderr) == (2, True)
+    show = "import os; print(os.environ['MERGUS_STATE_DIR'])"
+    done = mergus(*command, "--throw-away", "--", sys.executable, "-c", show)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_readme_lists_every_command() -> None:
     section = (ROOT / "README.md").read_text().split("## The command line\n")[1].split("\n## ")[0]
     listed = section.partition("lists the commands: ")[2].partition(". From a checkout")[0]

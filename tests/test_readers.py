@@ -9,13 +9,10 @@ SNAPSHOTS = list(range(9))
 
 @pytest.mark.parametrize("count", range(10))
 @pytest.mark.parametrize("readers", [ALL, frozenset({"pyiceberg"}), frozenset({"duckdb", "spark"})])
-def test_every_snapshot_is_read_and_all_readers_read_the_ends(count: int, readers: frozenset[str]) -> None:
+def test_every_reader_reads_every_snapshot(count: int, readers: frozenset[str]) -> None:
     snapshots = [*SNAPSHOTS[:count], None]
     asked = set(questions(readers, snapshots, snapshots, full=False))
-    assert {name for name, _, _ in asked} == readers
-    for name in readers:
-        assert {*snapshots[:1], *snapshots[-2:]} <= {at for who, _, at in asked if who == name}
-    assert {at for who, _, at in asked if who != "spark"} == set(snapshots)
+    assert {(who, at) for who, _, at in asked} == {(who, at) for who in readers for at in snapshots}
 
 
 def test_each_reader_reads_through_both_servers() -> None:

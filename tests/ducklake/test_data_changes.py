@@ -165,10 +165,9 @@ def assert_shows(session: duckdb.DuckDBPyConnection, name: str, expected: Sequen
     assert ask("SELECT count(DISTINCT rowid) FROM {}") == [(len(numbers),)]
     # from the table's bounds, if DuckDB believes them
     assert ask("SELECT min(i), max(i) FROM {}") == [(min(numbers, default=None), max(numbers, default=None))]
-    ends = {*numbers[:1], *numbers[-1:], -1, 1234}
-    for i in ends | {*numbers[1:3], *numbers[-3:-1]}:
+    some = set(numbers[:3] + numbers[-3:]) | {-1, 1234}
+    for i in some:
         assert ask(f"SELECT count(*) FROM {{}} WHERE i = {i}") == [(Counter(numbers)[i],)]
-    for i in ends:
         assert ask(f"SELECT count(*) FROM {{}} WHERE s = 'x{i}'") == [(Counter(numbers)[i],)]
         assert ask(f"SELECT count(*) FROM {{}} WHERE i >= {i}") == [(sum(n >= i for n in numbers),)]
         assert ask(f"SELECT count(*) FROM {{}} WHERE i < {i}") == [(sum(n < i for n in numbers),)]

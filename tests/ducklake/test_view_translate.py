@@ -72,7 +72,7 @@ def test_a_translated_query_returns_the_same_rows_and_columns_in_duckdb(
     agrees(db, query)
 
 
-@settings(max_examples=1000 if LONG else 100)
+@settings(max_examples=1000 if LONG else 300)
 @given(query=queries())
 def test_any_generated_translatable_query_returns_the_same_rows_in_duckdb(
     db: duckdb.DuckDBPyConnection, query: str
