@@ -29,6 +29,8 @@ def serve(settings: Settings) -> None:
         "port": settings.port,
         "loop": "uvloop",
         "http": BoundedProtocol,
+        # no endpoint is a WebSocket; uvicorn would search every directory of sys.path for a library
+        "ws": "none",
         "log_config": None,
         "access_log": False,
         "server_header": False,
