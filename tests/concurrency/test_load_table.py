@@ -45,7 +45,7 @@ def fleet(lake: TestLake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def load_afresh(server: Server, table: str, schema: str) -> Metadata:
     """On a connection of its own, so that any worker may get it."""
-    answer = httpx.get(server.uri + url(server, table, schema), timeout=30)
+    answer = servers.get(server.uri + url(server, table, schema))
     assert answer.status_code == 200, answer.text
     return answer.json()["metadata"]
 

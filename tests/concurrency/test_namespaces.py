@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
-import httpx
 import pytest
 
 from mergus.process import end_with_parent
@@ -96,7 +95,7 @@ def test_one_of_ten_concurrent_creations_of_a_namespace_succeeds(
     start = threading.Barrier(10)
 
     def create(i: int) -> int:
-        with httpx.Client(base_url=(server, second)[i % 2].uri, timeout=30) as http:
+        with servers.client((server, second)[i % 2].uri) as http:
             start.wait()
             return http.post(server.namespaces, json={"namespace": ["wanted"]}).status_code
 
@@ -169,7 +168,7 @@ def test_two_servers_and_two_duckdb_sessions_create_schemas_at_once_without_losi
         return min(made) >= ENOUGH or bool(trouble or gave_up) or time.monotonic() > deadline
 
     def through_rest(who: int, running: Server) -> None:
-        with httpx.Client(base_url=running.uri, timeout=30) as http:
+        with servers.client(running.uri) as http:
             for i in count():
                 if is_over():
                     return

@@ -42,7 +42,7 @@ def test_a_server_killed_while_it_creates_namespaces_leaves_none_half_created(tm
                     running: servers.Server = running,
                     enough: threading.Event = enough,
                 ) -> None:
-                    with httpx.Client(base_url=running.uri, timeout=10) as http:
+                    with servers.client(running.uri, timeout=10) as http:
                         for i in range(100_000):
                             name = f"life{life}_{who}_{i}"
                             body = {"namespace": [name], "properties": PROPERTIES}

@@ -465,7 +465,7 @@ def test_concurrent_requests_with_one_key_make_one_change_and_get_one_answer(
     together = threading.Barrier(AT_ONCE)
 
     def send(_: int) -> httpx.Response:
-        with httpx.Client(base_url=server.uri, timeout=30) as http:
+        with servers.client(server.uri) as http:
             together.wait(10)
             return mutation.send(Server(server.uri, server.process, server.log, http), key)
 

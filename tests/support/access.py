@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from mergus.access.clients import hash_secret
 from mergus.access.registry import place_of
 from mergus.access.scopes import parse_grant
@@ -56,7 +54,7 @@ class Guarded:
         return self.with_token(self.token(name, **form))
 
     def with_token(self, token: str) -> Server:
-        http = httpx.Client(base_url=self.server.uri, timeout=30, headers={"Authorization": f"Bearer {token}"})
+        http = servers.client(self.server.uri, headers={"Authorization": f"Bearer {token}"})
         return Server(self.server.uri, self.server.process, self.server.log, http)
 
     def audit(self, **params: Any) -> list[dict[str, Any]]:

@@ -52,7 +52,7 @@ def eventually(condition: Callable[[], object], seconds: float, what: Callable[[
 
 def leads(uri: str) -> bool:
     """By its own word."""
-    return samples(httpx.get(f"{uri}/metrics", timeout=10).text)["mergus_listener_leads", ()] == 1
+    return samples(servers.get(f"{uri}/metrics", 10).text)["mergus_listener_leads", ()] == 1
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Listener:
 
     def _answers(self) -> bool:
         with suppress(httpx.TransportError):
-            return httpx.get(f"{self.uri}/metrics", timeout=10).status_code == 200
+            return servers.get(f"{self.uri}/metrics", 10).status_code == 200
         return False
 
 

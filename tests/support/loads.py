@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -95,6 +96,18 @@ def lake_id(snapshot: Snapshot) -> int:
     return int(found)
 
 
+@cache
+def _s3_client(endpoint: str | None, region: str | None, access_key: str | None, secret_key: str | None) -> Any:
+    """Shared by all that use the same keys: clients may be used by several threads, and each takes 16 ms to make."""
+    return cast(Any, boto3).client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name=region,
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key,
+    )
+
+
 @dataclass
 class Bucket:
     """The objects of a store, by their addresses."""
@@ -102,14 +115,9 @@ class Bucket:
     settings: Settings
 
     def __post_init__(self) -> None:
-        secret = self.settings.s3_secret_access_key
-        self._s3 = cast(Any, boto3).client(
-            "s3",
-            endpoint_url=self.settings.s3_endpoint,
-            region_name=self.settings.s3_region,
-            aws_access_key_id=self.settings.s3_access_key_id,
-            aws_secret_access_key=secret.get_secret_value() if secret else None,
-        )
+        settings, secret = self.settings, self.settings.s3_secret_access_key
+        key = secret.get_secret_value() if secret else None
+        self._s3 = _s3_client(settings.s3_endpoint, settings.s3_region, settings.s3_access_key_id, key)
 
     def get(self, address: str) -> bytes:
         return self._s3.get_object(**self._named(address))["Body"].read()

@@ -2,13 +2,16 @@
 
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -61,6 +64,20 @@ class Server:
             time.sleep(0.02)
 
 
+def client(uri: str, **options: Any) -> httpx.Client:
+    return httpx.Client(**{"base_url": uri, "timeout": 30, "verify": _tls(), **options})
+
+
+def get(url: str, timeout: float = 30) -> httpx.Response:
+    return httpx.get(url, timeout=timeout, verify=_tls())
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """One for all clients: reading the certificates of the system takes 20 ms, even if no client uses TLS."""
+    return ssl.create_default_context()
+
+
 def error_of(response: httpx.Response) -> tuple[int, str]:
     """(status, type) of an answer that must be an error in Iceberg's shape, and nothing else."""
     assert response.headers["content-type"] == "application/json", response.text
@@ -98,7 +115,7 @@ def server(settings: Settings, folder: Path, *, wait: bool = True, **changes: ob
     log = folder / f"server-{port}.log"
     process = start(effective, log, "serve", "--no-init")
     uri = f"http://127.0.0.1:{port}"
-    with httpx.Client(base_url=uri, timeout=30) as http:
+    with client(uri) as http:
         running = Server(uri, process, log, http)
         try:
             if wait:
