@@ -1,13 +1,16 @@
 import gc
 import logging
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 
 import duckdb
 import pytest
 from hypothesis import settings
 
-from tests.support import lakes, servers, spark
+from tests.support import lakes, servers, spark, spark_archive
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
@@ -116,21 +119,27 @@ def db(lake: TestLake) -> Iterator[duckdb.DuckDBPyConnection]:
 class SharedSpark:
     """Launches the Spark process that all processes of a distributed run connect to."""
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, *, starts_others: bool) -> None:
+        self._processes: list[subprocess.Popen[bytes]] = []
+        # whether tests of this run start Spark processes of their own
+        self._starts_others = starts_others
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self) -> None:
         # before the first of them starts: each inherits the variable that says where Spark is
-        self._process = spark.launch()
+        self._processes.append(spark.launch())
+        if self._starts_others and not spark_archive.archive().exists():
+            self._processes.append(spark_archive.start_writing())
 
     def pytest_unconfigure(self) -> None:
-        if self._process is not None:
+        for process in self._processes:
             # it may be starting still, and would notice only then that its input is closed
-            self._process.kill()
-            self._process.wait()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr != "unit":
-        config.pluginmanager.register(SharedSpark())
+        spark_archive.use_archive()
+        config.pluginmanager.register(SharedSpark(starts_others=config.option.markexpr == "heavy"))

@@ -28,7 +28,6 @@ root, reports = sys.argv[1:]
 local = [f"--conf={conf}" for conf in (
     "spark.driver.bindAddress=127.0.0.1", "spark.driver.host=127.0.0.1", "spark.ui.enabled=false",
     "spark.sql.shuffle.partitions=2", "spark.databricks.delta.snapshotPartitions=2",
-    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS",
 )]
 

@@ -92,7 +92,7 @@ def run_spark(version: str, folder: Path, settings: str, program: str, *args: st
         "spark.sql.shuffle.partitions": "2",
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.system.home={folder}",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
     }
     defaults = settings + "".join(f"{key} {value}\n" for key, value in local.items())
     (folder / "spark-defaults.conf").write_text(defaults)

@@ -11,6 +11,7 @@ import pyspark
 
 import mergus
 from mergus.serve import environment
+from tests.support import spark_archive
 from tests.support.lakes import TestLake
 from tests.support.servers import Server
 
@@ -43,6 +44,7 @@ def test_a_job_runs_on_the_cluster_of_spark_submit(
     (tmp_path / "p.toml").write_text(PIPELINE)
     options = ["--master", CLUSTER, "--properties-file", str(tmp_path / "lake.conf")]
     options += ["--conf", "spark.driver.host=127.0.0.1"]
+    options += ["--conf", f"spark.executor.extraJavaOptions={spark_archive.java_options()}"]
     job = [str(MAIN), "pipeline", "transform", str(tmp_path / "p.toml"), "--report", str(tmp_path / "report.json")]
     done = subprocess.run(
         [str(SUBMIT), *options, *job], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False

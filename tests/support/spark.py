@@ -82,9 +82,7 @@ def _conf(scratch: Path) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "3g",
-        # a session of minutes gains nothing from the second compiler, and pays for it
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        # nor does a query of a few rows gain anything from code that is compiled for it
+        # a query of a few rows gains nothing from code that is compiled for it
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.shuffle.partitions": "2",
