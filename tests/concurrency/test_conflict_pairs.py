@@ -14,6 +14,7 @@ import pytest
 
 from mergus.config import Settings
 from mergus.ducklake import session
+from mergus.ducklake.session import literal
 from mergus.setup import initialise
 from tests.support import lakes
 from tests.support.lakes import plain_lake, quiet
@@ -62,10 +63,11 @@ class Writers:
         self.settings = settings
         self.first = session.attach(settings)
         self.second = session.attach(settings)
+        self.fresh = session.with_extensions(*session.LAKE_EXTENSIONS)
 
     def close(self) -> None:
-        self.first.close()
-        self.second.close()
+        for db in (self.first, self.second, self.fresh):
+            db.close()
 
     def run(self, table: str, first: str, second: str | None) -> Outcome:
         """`second` begins before `first` commits, and commits after it."""
@@ -80,8 +82,20 @@ class Writers:
                 self.second.execute("COMMIT")
             except duckdb.TransactionException as e:
                 error = re.sub(r"\d+", "N", str(e))
-        with closing(session.attach(self.settings)) as fresh:
-            return Outcome(error, Counter(row[0] for row in fresh.execute(f"SELECT i FROM {table}").fetchall()))
+        rows = Counter(row[0] for row in self._read_afresh(table))
+        # a session reads the columns and files of all tables when it begins
+        self.first.execute(f"DROP TABLE {table}")
+        return Outcome(error, rows)
+
+    def _read_afresh(self, table: str) -> list[tuple[int]]:
+        """In a catalog that has seen nothing yet."""
+        alias = f"fresh_{table}"
+        source = literal(f"ducklake:postgres:{self.settings.dsn}")
+        self.fresh.execute(f"ATTACH {source} AS {alias} (CREATE_IF_NOT_EXISTS false)")
+        try:
+            return self.fresh.execute(f"SELECT i FROM {alias}.{table}").fetchall()
+        finally:
+            self.fresh.execute(f"DETACH {alias}")
 
     def _fill(self, table: str) -> None:
         """Two files that can be merged, one of which half is deleted in a file, and two inlined rows."""
