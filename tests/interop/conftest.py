@@ -1,35 +1,41 @@
-import zlib
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support import lakes, readers, servers
-from tests.support.formats import LONG
+from tests.support.formats import LONG, choose_others, is_others_turn
 from tests.support.readers import Served
 from tests.support.sharing import Sharing
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Modules that have BY_TURNS are about something else than format versions: each of their tests runs in one, half
-    of them in either. MERGUS_TEST_LONG=1 runs all in both."""
-    left_out = [item for item in items if not LONG and _is_others_turn(item)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    of them in either. A heavy run has some of the others, which its seed chooses. MERGUS_TEST_LONG=1 runs all."""
+    if LONG:
+        return
+    others = {item.nodeid: item for item in items if getattr(getattr(item, "module", None), "BY_TURNS", False)}
+    others = {name: item for name, item in others.items() if is_others_turn(item.name)}
+    chosen = choose_others(list(others), _seed(config)) if _is_heavy(config) else set[str]()
+    for name in chosen:
+        others.pop(name).add_marker("heavy")
+    if others:
+        config.hook.pytest_deselected(items=list(others.values()))
+        items[:] = [item for item in items if item.nodeid not in others]
 
 
-def _is_others_turn(item: pytest.Item) -> bool:
-    module = getattr(item, "module", None)
-    if not getattr(module, "BY_TURNS", False):
-        return False
-    versions = [v for v in ("v2", "v3") if f"[{v}]" in item.name or f"[{v}-" in item.name]
-    plain = item.name.replace("[v2", "[").replace("[v3", "[")
-    return bool(versions) and versions[0] != ("v2", "v3")[zlib.crc32(plain.encode()) % 2]
+def _is_heavy(config: pytest.Config) -> bool:
+    return config.option.markexpr == "heavy"
+
+
+def _seed(config: pytest.Config) -> str:
+    """The seed of the random order, which a run prints."""
+    return str(config.option.random_order_seed).removeprefix("default_value:")
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["v2", "v3"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with lakes.lake() as lake, readers.served(lake, tmp_path_factory.mktemp("servers"), request.param) as made:
+    folder, full = tmp_path_factory.mktemp("servers"), LONG or _is_heavy(request.config)
+    with lakes.lake() as lake, readers.served(lake, folder, request.param, full=full) as made:
         yield made
 
 
