@@ -178,6 +178,21 @@ def test_h20_filters_lose_no_row_for_any_form_of_statistics(served: Served) -> N
         assert readers.answer(found).values("i") == wanted, f"Spark: {typed}"
 
 
+def test_filters_find_rows_of_a_column_that_is_null_as_often_as_not(served: Served) -> None:
+    story = served.story("half_null", inlining=0).run(
+        "CREATE TABLE t(i INTEGER, n INTEGER)",
+        "INSERT INTO t SELECT range, CASE WHEN range % 2 = 0 THEN range END FROM range(20)",
+    )
+    story.agree()
+    for clients in (served.warm, served.cold):
+        found = clients.ask_duckdb(f"SELECT i FROM {clients.duckdb}.half_null.t WHERE n = 4")
+        assert readers.answer(found).values("i") == [4]
+        found = clients.table("half_null", "t").scan(row_filter="n = 4", selected_fields=("i",)).to_arrow()
+        assert readers.answer(found).values("i") == [4]
+        found = clients.ask_spark(f"SELECT i FROM {clients.spark}.half_null.t WHERE n = 4")
+        assert readers.answer(found).values("i") == [4]
+
+
 REFUSED = ["UINTEGER", "UBIGINT", "HUGEINT", "UHUGEINT", "INTERVAL", "TIMETZ", "TIME_NS", "TIMESTAMP_MS"]
 
 

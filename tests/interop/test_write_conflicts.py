@@ -141,6 +141,30 @@ def test_h32_concurrent_appends_of_duckdb_and_iceberg_both_commit(sharing: Shari
         t.shows([*ALL, 50, 60, 61, *range(100, 120)])
 
 
+def test_a_stale_append_is_added_to_what_duckdb_has_committed_since(sharing: Sharing) -> None:
+    with sharing.table(FILE) as t:
+        stale = t.raw()
+        added = stale.data_file(rows(60))
+        t.tell("INSERT INTO t SELECT range, 'f' FROM range(100, 120)")
+        done(stale.commit("append", add=[added]))
+        t.shows([*ALL, 60, *range(100, 120)])
+
+
+@in_version(3)
+def test_a_stale_append_to_a_snapshot_that_was_rolled_back_is_refused(sharing: Sharing) -> None:
+    with sharing.table(FILE) as t:
+        first = t.raw()
+        main = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": first.current}
+        done(first.commit("append", add=[first.data_file(rows(60))]))
+        stale = t.raw()
+        done(first.send([main]))
+        added = stale.data_file(rows(61))
+        assert error_of(stale.commit("append", add=[added])) == CONFLICT
+        t.shows(ALL, gone=[60, 61])
+        done(stale.refresh().commit("append", add=[added]))
+        t.shows([*ALL, 61], gone=[60])
+
+
 def test_h9_a_stale_append_after_a_flush_fails_and_succeeds_after_a_refresh(sharing: Sharing) -> None:
     """A flush of rows that are gone puts a file of deleted rows into a snapshot that was empty to its reader."""
     with sharing.table("INSERT INTO t VALUES (1, 'in'), (2, 'in')") as t:
