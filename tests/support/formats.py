@@ -10,7 +10,7 @@ import pytest
 # MERGUS_TEST_LONG=1 runs all of them in both.
 LONG = "MERGUS_TEST_LONG" in os.environ
 # `./scripts/test --heavy` runs one in so many in the version in which `./scripts/test` does not run it.
-ONE_IN = 5
+ONE_IN = 10
 
 
 def in_version(chosen: int, fixture: str = "sharing") -> pytest.MarkDecorator:
